@@ -1,0 +1,171 @@
+package storetest
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/slotmesh/slotmesh/store"
+)
+
+// A model says what one slot should hold: key → field → entry, by the words of
+// the contract and with no thought of speed.
+type model map[string]map[string]store.Entry
+
+// apply returns the slot after the ops.
+func (m model) apply(ops []store.Op) model {
+	for _, op := range ops {
+		switch op.Code {
+		case store.OpPut:
+			if m[op.Key] == nil {
+				m[op.Key] = map[string]store.Entry{}
+			}
+			m[op.Key][op.Field] = store.Entry{Value: bytes.Clone(op.Value), Kind: op.Kind, ExpireAt: op.ExpireAt}
+		case store.OpDelete:
+			delete(m[op.Key], op.Field)
+			if len(m[op.Key]) == 0 {
+				delete(m, op.Key)
+			}
+		case store.OpDeleteKey:
+			delete(m, op.Key)
+		case store.OpDropSlot:
+			clear(m)
+		}
+	}
+	return m
+}
+
+// fields returns the fields of a key in the order of Range.
+func (m model) fields(key string) []string { return slices.Sorted(maps.Keys(m[key])) }
+
+// compare reports every difference between the slot of the store and the model.
+func (m model) compare(t testing.TB, s store.Store, slot uint16) {
+	t.Helper()
+	wantLen(t, s, slot, len(m))
+	seen := map[string]bool{}
+	for _, it := range scanAll(t, s, slot, 7, nil) {
+		if seen[it.Key] {
+			t.Errorf("slot %d: scan returned key %q twice though nothing changed", slot, it.Key)
+		}
+		seen[it.Key] = true
+		fields := m.fields(it.Key)
+		if len(fields) == 0 || it.Field != fields[0] || !sameEntry(it.Entry, m[it.Key][it.Field]) {
+			t.Errorf("slot %d: scan returned key %q, field %q, %s; the fields are %q", slot, it.Key, it.Field, show(it.Entry), fields)
+		}
+	}
+	for key := range m {
+		if !seen[key] {
+			t.Errorf("slot %d: scan did not return key %q", slot, key)
+		}
+		m.compareKey(t, s, slot, key)
+	}
+}
+
+// compareKey reports every difference in one key, which may be one that the
+// model does not have.
+func (m model) compareKey(t testing.TB, s store.Store, slot uint16, key string) {
+	t.Helper()
+	fields := m.fields(key)
+	items := rangeAll(t, s, slot, key, 3)
+	got := make([]string, len(items))
+	for i, it := range items {
+		got[i] = it.Field
+		if it.Key != key || !sameEntry(it.Entry, m[key][it.Field]) {
+			t.Errorf("slot %d: Range(%q) returned key %q, field %q, %s, want %s", slot, key, it.Key, it.Field, show(it.Entry), show(m[key][it.Field]))
+		}
+	}
+	if !slices.Equal(got, fields) {
+		t.Errorf("slot %d: Range(%q) returned fields %q, want %q", slot, key, got, fields)
+	}
+	for _, field := range fields {
+		e := m[key][field]
+		wantEntry(t, s, slot, key, field, &e)
+	}
+	wantNone(t, s, slot, key, "a field that nobody puts")
+}
+
+// Replay reads script as a list of batches, each for one of a few slots, and
+// applies them to the store and to a naive model beside it. It reports where
+// the two differ. Any script is valid, so it serves as the body of a fuzz test:
+//
+//	f.Fuzz(func(t *testing.T, script []byte) { storetest.Replay(t, newStore(t), script) })
+func Replay(t testing.TB, s store.Store, script []byte) {
+	t.Helper()
+	slots := [3]uint16{0, 8191, store.NumSlots - 1}
+	models := [3]model{{}, {}, {}}
+	r := scriptReader{script}
+	for len(r.rest) > 0 {
+		i := r.next() % len(slots)
+		ops := r.batch()
+		err := s.Apply(slots[i], ops)
+		if bad := store.CheckOps(ops); (err == nil) != (bad == nil) {
+			t.Fatalf("Apply(%d, %+v) = %v, want %v", slots[i], ops, err, bad)
+		}
+		if err == nil {
+			models[i].apply(ops)
+		}
+		for _, op := range ops {
+			models[i].compareKey(t, s, slots[i], op.Key)
+		}
+	}
+	for i, m := range models {
+		m.compare(t, s, slots[i])
+	}
+}
+
+// A scriptReader turns bytes into ops. It favours few keys and fields, as
+// collisions are where the mistakes are. After the end it reads zeros.
+type scriptReader struct{ rest []byte }
+
+func (r *scriptReader) next() int {
+	if len(r.rest) == 0 {
+		return 0
+	}
+	b := r.rest[0]
+	r.rest = r.rest[1:]
+	return int(b)
+}
+
+// batch reads up to eight ops.
+func (r *scriptReader) batch() []store.Op {
+	ops := make([]store.Op, r.next()%9)
+	for i := range ops {
+		ops[i] = r.op()
+	}
+	return ops
+}
+
+// op reads one op. Half of them put; one in 256 drops the slot, one is invalid.
+func (r *scriptReader) op() store.Op {
+	switch code := r.next(); {
+	case code == 255:
+		return dropSlot()
+	case code == 254:
+		return store.Op{Code: store.OpDeleteKey, Key: r.key(), Field: "no field goes with this code"}
+	case code >= 224:
+		return delKey(r.key())
+	case code >= 128:
+		return del(r.key(), r.field())
+	}
+	op := store.Op{Code: store.OpPut, Key: r.key(), Field: r.field(), Value: bytes.Repeat([]byte{byte(r.next())}, r.next()%40)}
+	if op.Field == "" {
+		op.Kind, op.ExpireAt = byte(r.next()), int64(r.next())
+	}
+	return op
+}
+
+func (r *scriptReader) key() string {
+	if n := r.next(); n > 0 {
+		return fmt.Sprintf("key:%d", n)
+	}
+	return ""
+}
+
+func (r *scriptReader) field() string {
+	if n := r.next() % 16; n > 0 {
+		return string([]byte{byte(n * 17), 'f'})
+	}
+	return ""
+}
