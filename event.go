@@ -1,0 +1,51 @@
+package slotmesh
+
+import "fmt"
+
+// EventKind says what an [Event] is about.
+type EventKind uint8
+
+// What happens in a cluster, as one node sees it.
+const (
+	EventFormed        EventKind = iota + 1 // the cluster has formed, proposed by Node
+	EventJoined                             // this node has joined the cluster of Node
+	EventMember                             // Node has been taken as a member
+	EventForgotten                          // Node is on its way out of the cluster, or is out
+	EventReset                              // this node has been reset; Node is its id now
+	EventRefused                            // somebody at Addr refuses this node, or is refused; Text says why
+	EventDuplicate                          // a second live instance of Node has been seen, at Addr
+	EventPrimary                            // Node leads Shard, under Epoch
+	EventDeposed                            // Node leads Shard no more
+	EventMoved                              // Slots have been given to Shard
+	EventVoters                             // a set of voters of version Number is in force
+	EventUnclean                            // an operator has decided without a majority: acknowledged writes may be lost
+	EventNumberRefused                      // Node has shown a number that is too high to be true
+)
+
+var eventNames = map[EventKind]string{
+	EventFormed: "formed", EventJoined: "joined", EventMember: "member", EventForgotten: "forgotten", EventReset: "reset",
+	EventRefused: "refused", EventDuplicate: "duplicate", EventPrimary: "primary", EventDeposed: "deposed", EventMoved: "moved",
+	EventVoters: "voters", EventUnclean: "unclean", EventNumberRefused: "number refused",
+}
+
+// String returns the kind as one or two lower-case words.
+func (k EventKind) String() string {
+	if n, ok := eventNames[k]; ok {
+		return n
+	}
+	return fmt.Sprintf("event(%d)", uint8(k))
+}
+
+// Event is something that has happened. Fields that a kind does not name are
+// zero.
+type Event struct {
+	Kind   EventKind
+	Node   NodeID
+	From   NodeID // who led the shard before
+	Shard  ShardID
+	Epoch  Epoch
+	Slots  SlotSet
+	Number uint64
+	Addr   string
+	Text   string
+}

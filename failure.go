@@ -1,0 +1,159 @@
+package slotmesh
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Whom this node has not heard for a NodeTimeout is silent (PFAIL). A node that
+// a majority of the voters finds silent has failed (FAIL). Both are for
+// display, for CLUSTERDOWN and for operators' commands: an election needs
+// neither, it waits for leases.
+//
+// Silence is counted in time during which this node itself ran: a tick that
+// comes late moves every deadline by as much, within a budget.
+
+// alive reports whether p counts as living for the choice of voters and for
+// formation: heard as a member of this cluster, or first heard of, within a
+// NodeTimeout.
+func (s *state) alive(p *peer) bool {
+	return p == s.self || p.State != forgotten && s.now-max(p.heardAt, p.firstSeen) <= s.cfg.nodeTimeout
+}
+
+func (s *state) aliveID(id NodeID) bool {
+	p := s.peers.get(id)
+	return p != nil && s.alive(p)
+}
+
+// silentHere reports whether this node has not heard p for too long.
+func (s *state) silentHere(p *peer) bool {
+	return p != s.self && s.now-max(p.heardAt, p.firstSeen) > s.silentAfter(p)
+}
+
+// failed reports whether p has failed: silent here, and in the lists of a
+// majority of the voters, counting only lists whose voter still beats. An
+// unformed node has only its own eyes.
+func (s *state) failed(p *peer) bool {
+	if !s.silentHere(p) {
+		return false
+	}
+	if s.cluster.IsZero() {
+		return true
+	}
+	n := 0
+	for _, v := range s.table.voters.Members {
+		if s.findsSilent(v.ID, p) {
+			n++
+		}
+	}
+	return n >= s.table.voters.quorum()
+}
+
+func (s *state) findsSilent(voter NodeID, p *peer) bool {
+	if voter == s.id {
+		return true // asked only of whom this node finds silent
+	}
+	v := s.peers.get(voter)
+	return v != nil && v.beatAt != never && s.now-v.beatAt < 2*s.cfg.nodeTimeout && v.silent.lists(p.ID)
+}
+
+func (s *state) failedID(id NodeID) bool {
+	p := s.peers.get(id)
+	return p == nil || p.State == forgotten || s.failed(p)
+}
+
+// failureTick renews the list of whom this node finds silent. A voter tells it
+// at each change.
+func (s *state) failureTick() {
+	var list []NodeID
+	for _, p := range s.peers.ordered {
+		if p.State != forgotten && s.silentHere(p) {
+			list = append(list, p.ID)
+		}
+	}
+	if slices.Equal(list, s.silent) {
+		return
+	}
+	s.silent = list
+	s.reassess, s.viewDirty = true, true
+	if s.cluster.IsZero() || !s.isVoter() {
+		return
+	}
+	s.peers.change(s.self, func() {
+		s.self.silent = silentEntry{Voter: s.id, Starts: s.starts, Counter: s.self.silent.Counter + 1, Nodes: list}
+	})
+	s.pending.silent = true
+}
+
+// allowForLateness moves the deadlines of all peers by as much as this tick is
+// late, NodeTimeout/2 in all per NodeTimeout: a node that was stopped has heard
+// nobody, and nobody is to blame.
+func (s *state) allowForLateness() {
+	nt := s.cfg.nodeTimeout
+	if s.now-s.graceAt > nt {
+		s.graceAt, s.grace = s.now, nt/2
+	}
+	late := s.now - s.wake
+	if late <= nt/20 {
+		return
+	}
+	late = min(late, s.grace)
+	s.grace -= late
+	for _, p := range s.peers.ordered {
+		if p.heardAt != never {
+			p.heardAt += late
+		}
+		p.firstSeen += late
+	}
+	s.primary += late
+}
+
+// majorityHeard reports whether this node hears a majority of the voters.
+func (s *state) majorityHeard() bool {
+	n := 0
+	for _, v := range s.table.voters.Members {
+		if s.aliveID(v.ID) {
+			n++
+		}
+	}
+	return len(s.table.voters.Members) > 0 && n >= s.table.voters.quorum()
+}
+
+// clusterState is what CLUSTER INFO says, and why it says so. Reason is empty
+// while the state is ok.
+func (s *state) clusterState() (ok bool, reason string) {
+	switch {
+	case s.self.State == forgotten:
+		return false, "this node has been forgotten by its cluster"
+	case s.broken != nil:
+		return false, fmt.Sprintf("this node cannot save its state: %v", s.broken)
+	case s.ownsSlots() && !s.cluster.IsZero() && (s.lead == nil || !s.lead.opened):
+		return false, "this node's shard is not open: it has not won a vote since it started or was deposed"
+	case s.ownsSlots() && !s.cluster.IsZero() && !s.leaseHeld():
+		return false, "this node's lease is over: it does not hear a majority of the voters"
+	case !s.cluster.IsZero() && !s.majorityHeard():
+		return false, "this node does not hear a majority of the voters"
+	case s.table.unassigned > 0:
+		return false, fmt.Sprintf("%d slots have no owner", s.table.unassigned)
+	}
+	for _, id := range s.table.order {
+		if s.table.owned[id] > 0 && s.failedID(s.table.primary(id)) {
+			return false, fmt.Sprintf("the primary %s of %d slots has failed", s.table.primary(id), s.table.owned[id])
+		}
+	}
+	return true, ""
+}
+
+// ownsSlots reports whether this node is the primary of a shard with slots.
+func (s *state) ownsSlots() bool {
+	return s.table.primary(s.self.Shard) == s.id && s.table.owned[s.self.Shard] > 0
+}
+
+// timeSince says how long ago t was; never is a very long time ago.
+func (s *state) timeSince(t time.Duration) time.Duration {
+	if t == never {
+		return 1 << 61
+	}
+	return s.now - t
+}

@@ -1,0 +1,87 @@
+package slotmesh
+
+// mutant names a bug that the tests of the protocol must find. Each is one
+// condition left out or turned round, at the place that calls mutated with it.
+type mutant uint8
+
+const (
+	mutNone mutant = iota
+
+	// Saving and counting.
+	mutGrantUnsaved   // a grant leaves before the promise is saved
+	mutTwoGrants      // two candidates are granted one number
+	mutQuorumLow      // half of the voters is called a majority
+	mutOldEntry       // an older entry of the table is accepted
+	mutMixedVersions  // answers of two versions are added up
+	mutImplicitVoters // the voters are whoever owns slots
+
+	// Election and opening: D3, D4.
+	mutNoLeaseWait  // D3c left out
+	mutSameAnyEpoch // two candidates' frames of an equal number are answered
+	mutOpenUnnamed  // the opening record names no slots
+	mutNoRepair     // D4 completes no half-accepted move
+	mutNoRecord     // D4 sends no record
+	mutRecordBack   // an older record overwrites a newer one
+	mutStandAnyBeat // stands on any heartbeat of the primary, leased or not
+	mutNoBehind     // no "behind" for an older record
+	mutNewNoStand   // the primary of a new shard does not stand
+	mutServeRestart // serves after a restart without D8
+	mutActiveOnly   // D3c not counted from this version of the voters
+	mutNoStartWait  // D3c not counted from the voter's start
+	mutForceNoWait  // a winner by FORCE serves at once
+	mutNoRankAgain  // asks again without the wait that the refusal names
+
+	// Leases: D7.
+	mutLeaseShared    // one lease remembered per shard
+	mutLeaseAny       // a lease for any claim of a primary
+	mutLeaseFull      // 1.0 d instead of 0.9 d
+	mutLeaseOldEpoch  // a lease at an older epoch
+	mutReplyEpoch     // the epoch is not checked at reply time
+	mutReplyLease     // the lease is checked before the run, not at reply time
+	mutStopLeases     // a stopped voter still leases
+	mutRecordNoRepeat // RECORD is not repeated to a voter that is behind
+
+	// Hand-over: D5.
+	mutMoveNoStage   // MOVE before the target has the stage
+	mutMoveBelow     // MOVE accepted below the promise
+	mutThawLate      // thaw after MOVE
+	mutLateSlot      // a slot learnt late is served at once
+	mutStageDropped  // the stage is dropped on a newer epoch of the source
+	mutMoveAnyBefore // a MOVE below what is accepted is accepted
+
+	// Voters: D11, D12.
+	mutStartBare       // START without records
+	mutStartSavedVotes // votes once START is saved
+	mutStartOtherID    // active with a START of another id
+	mutCountInactive   // STARTED counted from members not active
+	mutNoHandOut       // START not handed out to members without it
+	mutVotersFollow    // voters follow the primaries
+	mutForcedIgnored   // voters compared without forced
+
+	// Membership, formation, operators: D9, D13 to D15, Members.
+	mutTombTie     // equal versions: forgotten does not win
+	mutAddrVersion // the address is under the membership version
+	mutFormEarly   // formation before all P·(1+R) are there
+	mutFormMerge   // groups that claim one slot merge
+	mutFormNoLease // formation without a first lease
+	mutNoClusterID // no cluster id in the handshake
+	mutReplyEarly  // a command is answered before the peers know
+	mutResetEarly  // RESET before the new majority is active
+	mutTakeAlive   // an operator's vote for a primary that lives
+
+	numMutants
+)
+
+// mutantNames is in the order of the constants.
+var mutantNames = [numMutants]string{
+	"none",
+	"grant-unsaved", "two-grants", "quorum-low", "old-entry", "mixed-versions", "implicit-voters",
+	"no-lease-wait", "same-any-epoch", "open-unnamed", "no-repair", "no-record", "record-back", "stand-any-beat",
+	"no-behind", "new-no-stand", "serve-restart", "active-only", "no-start-wait", "force-no-wait", "no-rank-again",
+	"lease-shared", "lease-any", "lease-full", "lease-old-epoch", "reply-epoch", "reply-lease", "stop-leases", "record-no-repeat",
+	"move-no-stage", "move-below", "thaw-late", "late-slot", "stage-dropped", "move-any-before",
+	"start-bare", "start-saved-votes", "start-other-id", "count-inactive", "no-hand-out", "voters-follow", "forced-ignored",
+	"tomb-tie", "addr-version", "form-early", "form-merge", "form-no-lease", "no-cluster-id", "reply-early", "reset-early", "take-alive",
+}
+
+func (m mutant) String() string { return mutantNames[m] }

@@ -1,0 +1,612 @@
+package slotmesh
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// The core of a node is a value: no goroutine, lock, clock, source of chance or
+// I/O of its own. Time and messages are handed in; what is to be saved, sent
+// and told comes out. One goroutine owns it, in tests a simulator.
+//
+//	tick, receive, saved, commands ──► state ──► output{saves, sends, tells}
+//
+// Saving runs beside the core, so what it holds in memory may be ahead of the
+// disk. Each send and tell names the save that it has to wait for. Heartbeats
+// wait for none but the node's identity: a slow disk must not silence a node,
+// so they claim and grant only what has been saved already.
+
+// output is what one step of the core asks of its driver. It is valid until the
+// next step.
+type output struct {
+	saves []save
+	sends []send
+	tells []tell
+}
+
+// save is a batch of cells to be written at once, as the n-th. Saves complete
+// in order; the driver then calls saved(n).
+type save struct {
+	n     uint64
+	cells []cell
+}
+
+// cell is a piece of what a node must remember; a nil value deletes it.
+type cell struct {
+	key   cellKey
+	value []byte
+}
+
+// send is a message for one node. A driver holds it back until save after has
+// completed; 0 waits for none. It may be lost.
+type send struct {
+	to    dest
+	msg   message
+	after uint64
+}
+
+// dest is where a message goes: a node, or whoever lives at an address.
+type dest struct {
+	id   NodeID
+	key  uint64
+	addr string
+}
+
+// tell is something for the driver itself, in order, each after its save.
+type tell struct {
+	what  any
+	after uint64
+}
+
+type (
+	// replyTell answers a command, exactly once. A nil error means done.
+	replyTell struct {
+		id  uint64
+		err *commandError
+	}
+	// identityTell says that what handshakes name has changed: connections are
+	// to be made anew.
+	identityTell struct{}
+	// freezeTell asks to let no new request into the slots, to wait until every
+	// reply of theirs is out or failed, and then to call frozen.
+	freezeTell struct {
+		job     uint64
+		slots   SlotSet
+		inPlace bool // frozen needs to say whether keys are left
+	}
+	// jobTell says how a hand-over that this node gives has ended.
+	jobTell struct {
+		job  uint64
+		done bool // decided; else the slots are served here again, or nobody knows yet
+	}
+	// stageTell asks to make ready the data of a stage, and to call stageHeld.
+	stageTell struct{ stage *heldStage }
+	// stageEndTell says that a stage is not needed any more: it has been
+	// cancelled, or its slots have moved on.
+	stageEndTell struct{ job uint64 }
+	// adoptTell says that slots have come to this node's shard: staged data of
+	// these moves becomes live before the slots are served.
+	adoptTell struct{ slots moveRuns }
+	// dropTell says that slots have gone and their new owner serves: their data
+	// is not needed here any more.
+	dropTell struct{ slots moveRuns }
+	// eventTell is an event for the application.
+	eventTell struct{ event Event }
+)
+
+// coreConfig is what a core is made with.
+type coreConfig struct {
+	nodeTimeout time.Duration
+	maxVoters   int // odd
+	incarnation uint64
+	host        string // label; nodes of one label fail together
+	addr        string // of the bus
+	clientAddr  string
+	form        formNumbers // zero: by hand
+	alone       bool        // a new node takes every slot and forms at once
+	volatile    bool        // nothing is saved: saves complete at once
+	random      func() uint64
+}
+
+// state is the core of one node. What is marked saved survives a restart.
+type state struct {
+	cfg coreConfig
+	now time.Duration
+	out output
+
+	// Who this node is. Saved.
+	id      NodeID
+	key     uint64
+	starts  uint64
+	cluster ClusterID // zero: unformed
+
+	// What it knows of the others. Saved.
+	peers peerSet
+	self  *peer // in peers
+	table table
+
+	// Membership.
+	meetings   map[uint64]*meeting // by nonce
+	seeds      []string
+	nextSeed   time.Duration
+	strangerAt time.Duration // last time that an unknown member was asked who it is
+	leave      *departure
+	shardless  map[ShardID]time.Duration // since when a shard has neither member nor slot
+	nextTrim   time.Duration
+	holdsKeys  bool // the store has keys, as the driver last said
+
+	// Heartbeats and failure.
+	beatLoad float64       // heartbeats a second, unstretched
+	silent   []NodeID      // whom this node has not heard for a NodeTimeout
+	grace    time.Duration // budget of late ticks left in this NodeTimeout
+	graceAt  time.Duration
+	broken   error // why nothing can be saved any more
+
+	// Gossip.
+	synced  bool // once a member's digests have equalled ours: numbers are bounded
+	claims  map[numberClaim]map[NodeID]struct{}
+	frames  uint64 // received, for the budget of numbers
+	pending pendingPush
+	waits   []*pushWait
+
+	// Voting.
+	vote       voterState
+	change     *change // of the voters, proposed by this node
+	form       formation
+	forcing    *forcing    // voters being imposed by this node
+	forced     *startValue // and handed out
+	nextForced time.Duration
+	nextPull   time.Duration
+	wantedAt   time.Duration // since when the voters are not the wanted ones
+	votersAt   time.Duration // since when the set in force is known
+
+	// Leading a shard.
+	lead        *leadership
+	stand       *candidacy         // for this node's own shard
+	nextRun     time.Duration      // no stand before
+	used        map[ShardID]uint64 // highest number asked for. Saved before it is asked for
+	heard       map[ShardID]uint64 // highest number heard
+	epochHigh   uint64             // highest number of all. Saved
+	promise     Epoch              // of this member to a primary of its shard. Saved
+	knownRecord *record            // newest of this shard that names this node
+	primary     time.Duration      // last heartbeat of this shard's leased primary
+	bumps       []bump
+	stages      map[uint64]*heldStage // by job
+	arrived     moveRuns              // slots that have come in this step
+	gone        []goneSlots
+	counting    bool // what changes now has been counted here
+	wasLeased   bool
+
+	// Operators' commands.
+	ops       []*operation
+	forwards  map[uint64]*forwarding   // asked of others
+	forwarded map[forwardKey]*slotPart // asked by others
+
+	serve        serving
+	reignEpoch   Epoch
+	reignCluster ClusterID
+	viewDirty    bool // the published view may have changed
+	reassess     bool // serving may have changed
+
+	// Saving.
+	wake     time.Duration // when the next tick is due
+	dirty    map[cellKey]struct{}
+	saveSeq  uint64
+	savedSeq uint64
+	identity uint64 // the save that holds this node's identity
+	loop     []looped
+}
+
+// looped is a message of this node to itself.
+type looped struct {
+	msg   message
+	after uint64
+}
+
+// meeting is a MEET under way: not saved.
+type meeting struct {
+	nonce uint64
+	addr  string
+	until time.Duration
+	next  time.Duration
+}
+
+// newState makes a core from what was saved, or a new node from nothing.
+// The first step is boot.
+func newState(cfg coreConfig, saved []cell) (*state, error) {
+	s := &state{
+		cfg:       cfg,
+		meetings:  map[uint64]*meeting{},
+		shardless: map[ShardID]time.Duration{},
+		claims:    map[numberClaim]map[NodeID]struct{}{},
+		used:      map[ShardID]uint64{},
+		heard:     map[ShardID]uint64{},
+		stages:    map[uint64]*heldStage{},
+		forwards:  map[uint64]*forwarding{},
+		forwarded: map[forwardKey]*slotPart{},
+		dirty:     map[cellKey]struct{}{},
+		peers:     newPeerSet(0),
+		table:     newTable(0),
+	}
+	s.vote.init()
+	if len(saved) == 0 {
+		s.drawIdentity()
+		return s, nil
+	}
+	if err := s.load(saved); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// drawIdentity makes this node a new one.
+func (s *state) drawIdentity() {
+	fillRandom(s.id[:], s.cfg.random)
+	s.key = s.cfg.random()
+	s.makeSelf()
+}
+
+// makeSelf enters this node into its own membership, in a shard of its own.
+func (s *state) makeSelf() {
+	s.self = &peer{peerEntry: peerEntry{ID: s.id, Key: s.key, Version: 1, Starts: s.starts}}
+	s.peers.insert(s.self)
+	s.joinNewShard()
+}
+
+// joinNewShard makes this node the only member of a fresh shard. Shard ids are
+// random and never come back.
+func (s *state) joinNewShard() {
+	var id ShardID
+	fillRandom(id[:], s.cfg.random)
+	s.changeFacts(func(e *peerEntry) { e.Shard = id })
+	s.setShard(id, Epoch{Node: s.id}, pushNothing)
+	s.promise = Epoch{}
+	s.mark(cellKey{kind: cellNode})
+}
+
+func fillRandom(b []byte, random func() uint64) {
+	for i := 0; i < len(b); i += 8 {
+		x := random()
+		for j := i; j < min(i+8, len(b)); j++ {
+			b[j] = byte(x)
+			x >>= 8
+		}
+	}
+}
+
+// boot is the first step: a new start of this node. Nothing leaves before it
+// is saved.
+func (s *state) boot(now time.Duration) output {
+	s.begin(now)
+	s.starts++
+	s.self.incarnation = s.cfg.incarnation
+	s.changeFacts(func(e *peerEntry) {
+		e.Starts = s.starts
+		e.Addr, e.ClientAddr, e.Host = s.cfg.addr, s.cfg.clientAddr, s.cfg.host
+	})
+	s.mark(cellKey{kind: cellNode})
+	s.vote.startedAt, s.vote.activeAt = s.now, s.now
+	s.votersAt, s.wantedAt, s.strangerAt = s.now, never, never
+	s.primary, s.graceAt, s.grace = s.now, s.now, s.cfg.nodeTimeout/2
+	for _, p := range s.peers.ordered {
+		p.resetVolatile(s.now)
+		p.nextBeat = s.now + s.jitter(s.beatPeriod(p))
+	}
+	s.self.heardAt = s.now
+	if s.cfg.alone && s.cluster.IsZero() && s.table.unassigned == NumSlots && len(s.peers.ordered) == 1 {
+		s.assignAll()
+	}
+	s.identitySaved()
+	s.reassess = true
+	s.wake = s.now
+	return s.end()
+}
+
+func (p *peer) resetVolatile(now time.Duration) {
+	p.heardAt, p.beatAt, p.invitedAt, p.toldAt, p.exchangeAt, p.sameSince = never, never, never, never, never, never
+	p.firstSeen = now
+}
+
+// jitter is a random part of d, so that nodes that start together do not beat
+// together.
+func (s *state) jitter(d time.Duration) time.Duration {
+	if d <= 0 {
+		return 0
+	}
+	return time.Duration(s.cfg.random() % uint64(d))
+}
+
+func (s *state) assignAll() {
+	for i := range NumSlots {
+		s.setSlot(Slot(i), slotEntry{s.self.Shard, 1}, pushNothing)
+	}
+}
+
+// ---- one step
+
+func (s *state) begin(now time.Duration) {
+	s.now = max(s.now, now)
+	s.out.saves, s.out.sends, s.out.tells = s.out.saves[:0], s.out.sends[:0], s.out.tells[:0]
+}
+
+// end turns what the step has changed into output: pushes, saves, and this
+// node's messages to itself, which wait for their save like any other.
+func (s *state) end() output {
+	sends, tells := 0, 0
+	for {
+		s.push()
+		s.saveDirty()
+		s.assess()
+		after := s.unsaved()
+		for ; sends < len(s.out.sends); sends++ {
+			m := &s.out.sends[sends]
+			switch m.msg.(type) {
+			case *heartbeat:
+				m.after = s.unsavedSince(s.identity)
+			case *grantMsg:
+				m.after = after
+				if mutated(mutGrantUnsaved) {
+					m.after = 0
+				}
+			default:
+				m.after = after
+			}
+		}
+		for ; tells < len(s.out.tells); tells++ {
+			s.out.tells[tells].after = after
+		}
+		if !s.deliverLoop(after) {
+			return s.out
+		}
+	}
+}
+
+// unsaved is the newest save that has not completed, or 0.
+func (s *state) unsaved() uint64 { return s.unsavedSince(s.saveSeq) }
+
+func (s *state) unsavedSince(n uint64) uint64 {
+	if n > s.savedSeq {
+		return n
+	}
+	return 0
+}
+
+// deliverLoop delivers what this node has sent to itself and may read by now.
+func (s *state) deliverLoop(after uint64) bool {
+	for i := range s.loop {
+		if s.loop[i].after == loopNew {
+			s.loop[i].after = after
+		}
+	}
+	ready := 0
+	for ready < len(s.loop) && s.loop[ready].after <= s.savedSeq {
+		ready++
+	}
+	if ready == 0 {
+		return false
+	}
+	batch := slices.Clone(s.loop[:ready])
+	s.loop = slices.Delete(s.loop, 0, ready)
+	from := s.sender()
+	for _, l := range batch {
+		s.dispatch(s.self, &from, l.msg)
+	}
+	return true
+}
+
+const loopNew = ^uint64(0)
+
+// saveDirty emits the cells that the step has changed.
+func (s *state) saveDirty() {
+	if len(s.dirty) == 0 {
+		return
+	}
+	s.saveSeq++
+	if s.cfg.volatile {
+		clear(s.dirty)
+		s.savedUpTo(s.saveSeq)
+		return
+	}
+	keys := make([]cellKey, 0, len(s.dirty))
+	for k := range s.dirty {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, cellKey.compare)
+	cells := make([]cell, len(keys))
+	for i, k := range keys {
+		cells[i] = cell{k, s.encodeCell(k)}
+	}
+	clear(s.dirty)
+	s.out.saves = append(s.out.saves, save{s.saveSeq, cells})
+}
+
+func (s *state) mark(k cellKey) { s.dirty[k] = struct{}{} }
+
+// identitySaved holds every frame, heartbeats too, back until this node's
+// identity is on disk.
+func (s *state) identitySaved() {
+	s.mark(cellKey{kind: cellNode})
+	s.identity = s.saveSeq + 1
+}
+
+// saved says that all saves up to n have completed.
+func (s *state) saved(now time.Duration, n uint64) output {
+	s.begin(now)
+	if n > s.savedSeq {
+		s.savedUpTo(n)
+	}
+	return s.end()
+}
+
+func (s *state) savedUpTo(n uint64) {
+	s.savedSeq = n
+	s.reassess = true // slots that waited for their save may be served now
+}
+
+// tick moves time. It is called when s.wake is due; the driver may call it
+// earlier. A late call says that this node itself has not run.
+func (s *state) tick(now time.Duration) output {
+	s.begin(now)
+	s.allowForLateness()
+	s.wake = s.now + s.cfg.nodeTimeout/20
+	s.membershipTick()
+	s.failureTick()
+	if s.cluster.IsZero() {
+		s.formationTick()
+	} else {
+		s.votersTick()
+		s.electionTick()
+		s.leadTick()
+		s.forcedTick()
+	}
+	s.changeTick()
+	s.operationsTick()
+	s.beatTick()
+	return s.end()
+}
+
+// wakeBy makes the next tick come no later than t.
+func (s *state) wakeBy(t time.Duration) {
+	if t < s.wake {
+		s.wake = max(t, s.now)
+	}
+}
+
+// receive takes a message that came over a connection whose handshake has named
+// both sides.
+func (s *state) receive(now time.Duration, from sender, to wanted, m message) output {
+	s.begin(now)
+	s.frames++
+	if p := s.admit(&from, to, m); p != nil {
+		s.dispatch(p, &from, m)
+	}
+	return s.end()
+}
+
+// dispatch hands an admitted message to its chapter.
+func (s *state) dispatch(p *peer, from *sender, m message) {
+	switch m := m.(type) {
+	case *meetMsg:
+		s.onMeet(p, m)
+	case *seedMsg:
+		s.onSeed(p, m)
+	case *heartbeat:
+		s.onHeartbeat(p, from, m)
+	case *failMsg:
+		s.mergeSilent(&m.Silent)
+	case *updateMsg:
+		s.onUpdate(p, m)
+	case *updatedMsg:
+		s.onUpdated(p, m)
+	case *digestMsg:
+		s.onDigest(p, m)
+	case *voteMsg:
+		s.onVote(p, m)
+	case *recordMsg:
+		s.onRecord(p, m)
+	case *moveMsg:
+		s.onMove(p, m)
+	case *grantMsg:
+		s.onGrant(p, m)
+	case *refuseMsg:
+		s.onRefuse(p, m)
+	case *acceptMsg:
+		s.onAccept(p, m)
+	case *stopMsg:
+		s.onStop(p, m)
+	case *stoppedMsg:
+		s.onStopped(p, m)
+	case *startMsg:
+		s.onStart(p, m)
+	case *startedMsg:
+		s.onStarted(p, m)
+	case *getStartMsg:
+		s.onGetStart(p, m)
+	case *askStartMsg:
+		s.onAskStart(p, m)
+	case *noStartMsg:
+		s.onNoStart(p, m)
+	case *forwardMsg:
+		s.onForward(p, m)
+	case *forwardedMsg:
+		s.onForwarded(p, m)
+	case *stageMsg:
+		s.onStage(p, m)
+	case *stagedMsg:
+		s.onStaged(p, m)
+	case *cancelStageMsg:
+		s.onCancelStage(p, m)
+	case *getRecordsMsg:
+		s.onGetRecords(p, m)
+	case *recordsMsg:
+		s.onRecords(p, m)
+	}
+}
+
+// ---- sending and telling
+
+// sender is what this node's side of a handshake says.
+func (s *state) sender() sender {
+	e := &s.self.peerEntry
+	return sender{ID: s.id, Key: s.key, Cluster: s.cluster, Incarnation: s.cfg.incarnation,
+		Starts: e.Starts, Facts: e.Facts, Addr: e.Addr, ClientAddr: e.ClientAddr, Host: e.Host, Shard: e.Shard}
+}
+
+// post sends m to a peer, or to this node itself.
+func (s *state) post(p *peer, m message) {
+	if p == s.self {
+		s.loop = append(s.loop, looped{m, loopNew})
+		return
+	}
+	s.out.sends = append(s.out.sends, send{to: dest{p.ID, p.Key, p.Addr}, msg: m})
+}
+
+func (s *state) postTo(id NodeID, m message) {
+	if p := s.peers.get(id); p != nil && p.State != forgotten {
+		s.post(p, m)
+	}
+}
+
+// postAddr sends m to whoever lives at an address.
+func (s *state) postAddr(addr string, m message) {
+	s.out.sends = append(s.out.sends, send{to: dest{addr: addr}, msg: m})
+}
+
+// answer sends m back to a sender, who need not be a member.
+func (s *state) answer(from *sender, m message) {
+	s.out.sends = append(s.out.sends, send{to: dest{from.ID, from.Key, from.Addr}, msg: m})
+}
+
+func (s *state) postVoters(m message) {
+	for _, v := range s.table.voters.Members {
+		s.postTo(v.ID, m)
+	}
+}
+
+func (s *state) tell(what any) { s.out.tells = append(s.out.tells, tell{what: what}) }
+
+func (s *state) reply(id uint64, err *commandError) {
+	if id != 0 {
+		s.tell(replyTell{id, err})
+	}
+}
+
+func (s *state) event(e Event) { s.tell(eventTell{e}) }
+
+// isVoter reports whether this node is of the newest set of voters it knows.
+func (s *state) isVoter() bool { return s.table.voters.hasMember(member{s.id, s.key}) }
+
+// voterPeer returns the peer of an answer if it counts: a voter of the set in
+// force under its key.
+func (s *state) voter(p *peer) bool { return s.table.voters.hasMember(member{p.ID, p.Key}) }
+
+// byNodeID orders for loops over maps.
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
+	keys := make([]K, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
