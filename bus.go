@@ -236,7 +236,10 @@ const (
 )
 
 func (w why) String() string {
-	return [...]string{"silence", "force", "operator"}[min(w, numWhys-1)]
+	if w >= numWhys {
+		return fmt.Sprintf("why(%d)", uint8(w))
+	}
+	return [numWhys]string{"silence", "force", "operator"}[w]
 }
 
 // voteMsg (VOTE) asks for a promise: the sender stands for Shard. Repeated each

@@ -77,11 +77,15 @@ func (s *state) failureTick() {
 	}
 	s.silent = list
 	s.reassess, s.viewDirty = true, true
-	if s.cluster.IsZero() || !s.isVoter() {
-		return
+	if !s.cluster.IsZero() && s.isVoter() {
+		s.sayWhoIsSilent()
 	}
+}
+
+// sayWhoIsSilent tells all whom this node finds silent, as a voter.
+func (s *state) sayWhoIsSilent() {
 	s.peers.change(s.self, func() {
-		s.self.silent = silentEntry{Voter: s.id, Starts: s.starts, Counter: s.self.silent.Counter + 1, Nodes: list}
+		s.self.silent = silentEntry{Voter: s.id, Starts: s.starts, Counter: s.self.silent.Counter + 1, Nodes: s.silent}
 	})
 	s.pending.silent = true
 }

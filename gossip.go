@@ -52,7 +52,8 @@ func (p *pendingPush) empty() bool {
 // push, one NodeTimeout at most.
 type pushWait struct {
 	command uint64 // to be answered in the end
-	peer    *peer  // or else who gets msg
+	peer    *peer  // or else who gets msg: it has forwarded the command
+	key     forwardKey
 	msg     message
 	until   time.Duration
 	again   time.Duration // when the push is repeated to whom has not answered
@@ -110,8 +111,11 @@ func (s *state) setPeer(p *peer, mode pushMode, f func(e *peerEntry)) {
 	if mode == pushChange && !slices.Contains(s.pending.peers, p.ID) {
 		s.pending.peers = append(s.pending.peers, p.ID)
 	}
-	if p == s.self && was.State != p.State {
-		s.selfStateChanged(was.State)
+	if p == s.self {
+		s.sayWho()
+		if was.State != p.State {
+			s.selfStateChanged(was.State)
+		}
 	}
 	if p != s.self && (was.Addr != p.Addr || was.Key != p.Key) {
 		p.nextBeat = s.now // it lives elsewhere now: say hello
@@ -142,13 +146,12 @@ func (s *state) push() {
 	if p.empty() {
 		return
 	}
-	var msgs []*updateMsg
+	msgs := s.peerUpdates(p.peers) // first: a shard counts once it has a member
 	for _, g := range p.given {
 		msgs = append(msgs, s.slotUpdates(g.slots, g.giver)...)
 	}
 	msgs = append(msgs, s.slotUpdates(p.slots, ShardID{})...)
 	msgs = append(msgs, s.shardUpdates(p.shards)...)
-	msgs = append(msgs, s.peerUpdates(p.peers)...)
 	if p.voters {
 		msgs = append(msgs, s.newUpdate(func(u *updateMsg) { u.Voters = []voterSet{s.table.voters} }))
 	}
@@ -288,6 +291,7 @@ func (s *state) settleWaits() {
 			return false
 		}
 		if w.peer != nil {
+			delete(s.forwarded, w.key)
 			s.post(w.peer, w.msg)
 		} else {
 			s.reply(w.command, nil)
@@ -350,22 +354,13 @@ func (s *state) mergeShard(from *peer, id ShardID, e Epoch) {
 	if known && !was.less(e) && !mutated(mutOldEntry) || known && was == e {
 		return
 	}
-	if !known && s.useless(id) {
+	if !known && !s.table.useful(id) {
 		return
 	}
 	if !s.believable(from, numberEpoch, e.Number, s.currentEpoch()) {
 		return
 	}
 	s.setShard(id, e, pushNothing)
-}
-
-// useless reports whether a shard has neither a member nor a slot here: such an
-// entry is on its way out everywhere.
-func (s *state) useless(id ShardID) bool {
-	if s.table.owned[id] > 0 {
-		return false
-	}
-	return !slices.ContainsFunc(s.peers.ordered, func(p *peer) bool { return p.Shard == id && p.State != forgotten })
 }
 
 func (s *state) mergeVoters(from *peer, v *voterSet) {
@@ -430,7 +425,11 @@ func (s *state) mergeSelf(e *peerEntry) {
 
 func (s *state) mergeSilent(e *silentEntry) {
 	p := s.peers.get(e.Voter)
-	if p == nil || p == s.self || e.Counter == 0 || p.silent.Counter != 0 && !e.newer(&p.silent) {
+	if p == nil || e.Counter == 0 || p.silent.Counter != 0 && !e.newer(&p.silent) {
+		return
+	}
+	if p == s.self {
+		s.sayWhoIsSilent() // the others remember a list of an earlier start
 		return
 	}
 	s.peers.change(p, func() { p.silent = *e })
@@ -607,7 +606,7 @@ func (s *state) bucketEntries(tables, peers uint64, send func(message)) {
 func (s *state) shardsIn(buckets uint64) []ShardID {
 	var ids []ShardID
 	for _, id := range s.table.order {
-		if buckets>>idBucket(id[:])&1 == 1 {
+		if buckets>>idBucket(id[:])&1 == 1 && s.table.useful(id) {
 			ids = append(ids, id)
 		}
 	}

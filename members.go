@@ -689,7 +689,7 @@ func (s *state) trimShards() {
 	}
 	s.nextTrim = s.now + s.cfg.nodeTimeout
 	for _, id := range slices.Clone(s.table.order) {
-		if !s.useless(id) {
+		if s.table.useful(id) {
 			delete(s.shardless, id)
 			continue
 		}
@@ -793,12 +793,13 @@ func (s *state) wipe(hard bool) {
 		s.mark(cellKey{kind: cellPeer, id: [20]byte(p.ID)})
 	}
 	s.dropTable()
+	s.table.members = map[ShardID]int{}
 	s.forgetVotes()
 	s.change, s.form, s.lead, s.stand, s.knownRecord = nil, formation{}, nil, nil, nil
 	s.stages, s.gone, s.ops = map[uint64]*heldStage{}, nil, nil
 	s.used, s.heard = map[ShardID]uint64{}, map[ShardID]uint64{}
 	s.cluster = ClusterID{}
-	s.peers = newPeerSet(s.salt())
+	s.peers = newPeerSet(&s.table, s.salt())
 	s.table.resalt(s.salt())
 	s.key = s.cfg.random()
 	if hard {

@@ -45,17 +45,17 @@ func (s *state) partDone(p *slotPart, err *commandError) {
 		s.commandDone(p.command, err)
 		return
 	}
-	delete(s.forwarded, forwardKey{p.peer.ID, p.request})
-	if err != nil && err.Code == codeTryAgain {
-		return // the asker asks again
-	}
+	key := forwardKey{p.peer.ID, p.request}
 	m := &forwardedMsg{Request: p.request}
-	if err != nil {
-		m.Error = *err
-		s.post(p.peer, m)
+	if err == nil {
+		s.pending.waits = append(s.pending.waits, &pushWait{peer: p.peer, key: key, msg: m})
 		return
 	}
-	s.pending.waits = append(s.pending.waits, &pushWait{peer: p.peer, msg: m})
+	delete(s.forwarded, key)
+	if err.Code != codeTryAgain { // else the asker asks again
+		m.Error = *err
+		s.post(p.peer, m)
+	}
 }
 
 func (s *state) commandDone(c *slotCommand, err *commandError) {

@@ -219,13 +219,14 @@ type jumpBudget struct {
 type peerSet struct {
 	byID    map[NodeID]*peer
 	ordered []*peer
+	table   *table // which counts the members of shards
 	salt    uint64
 	buckets [numBuckets]uint64
 	sum     uint64
 }
 
-func newPeerSet(salt uint64) peerSet {
-	return peerSet{byID: map[NodeID]*peer{}, salt: salt}
+func newPeerSet(t *table, salt uint64) peerSet {
+	return peerSet{byID: map[NodeID]*peer{}, table: t, salt: salt}
 }
 
 func (ps *peerSet) get(id NodeID) *peer { return ps.byID[id] }
@@ -268,11 +269,18 @@ func (ps *peerSet) add(p *peer, sign uint64) {
 	d *= sign
 	ps.buckets[idBucket(p.ID[:])] += d
 	ps.sum += d
+	if p.State != forgotten {
+		ps.table.member(p.Shard, int(sign))
+	}
 }
 
 func (ps *peerSet) resalt(salt uint64) {
-	ps.salt, ps.sum, ps.buckets = salt, 0, [numBuckets]uint64{}
-	for _, p := range ps.ordered {
+	ordered := ps.ordered
+	for _, p := range ordered {
+		ps.exclude(p)
+	}
+	ps.salt = salt
+	for _, p := range ordered {
 		ps.include(p)
 	}
 }

@@ -86,3 +86,10 @@ func (s *state) servesUntil() time.Duration {
 	}
 	return forever
 }
+
+// mayReply reports whether what has run in a reign may be acknowledged now:
+// asked when the reply is about to leave, not when the request came. If not,
+// its outcome is unknown.
+func (s *state) mayReply(reign uint64, now time.Duration) bool {
+	return (reign == s.serve.reign || mutated(mutReplyEpoch)) && now < s.servesUntil()
+}

@@ -38,9 +38,11 @@ type cell struct {
 	value []byte
 }
 
-// send is a message for one node. A driver holds it back until save after has
-// completed; 0 waits for none. It may be lost.
+// send is a message for one node, said as from: what this node was when it said
+// it, which is what the connection must have named. A driver holds it back until
+// save after has completed; 0 waits for none. It may be lost.
 type send struct {
+	from  *sender
 	to    dest
 	msg   message
 	after uint64
@@ -120,6 +122,7 @@ type state struct {
 	key     uint64
 	starts  uint64
 	cluster ClusterID // zero: unformed
+	who     *sender   // all of it, as handshakes say it; replaced, never changed
 
 	// What it knows of the others. Saved.
 	peers peerSet
@@ -226,9 +229,9 @@ func newState(cfg coreConfig, saved []cell) (*state, error) {
 		forwards:  map[uint64]*forwarding{},
 		forwarded: map[forwardKey]*slotPart{},
 		dirty:     map[cellKey]struct{}{},
-		peers:     newPeerSet(0),
 		table:     newTable(0),
 	}
+	s.peers = newPeerSet(&s.table, 0)
 	s.vote.init()
 	if len(saved) == 0 {
 		s.drawIdentity()
@@ -388,9 +391,8 @@ func (s *state) deliverLoop(after uint64) bool {
 	}
 	batch := slices.Clone(s.loop[:ready])
 	s.loop = slices.Delete(s.loop, 0, ready)
-	from := s.sender()
 	for _, l := range batch {
-		s.dispatch(s.self, &from, l.msg)
+		s.dispatch(s.self, s.who, l.msg)
 	}
 	return true
 }
@@ -428,6 +430,7 @@ func (s *state) mark(k cellKey) { s.dirty[k] = struct{}{} }
 func (s *state) identitySaved() {
 	s.mark(cellKey{kind: cellNode})
 	s.identity = s.saveSeq + 1
+	s.sayWho()
 }
 
 // saved says that all saves up to n have completed.
@@ -546,10 +549,10 @@ func (s *state) dispatch(p *peer, from *sender, m message) {
 
 // ---- sending and telling
 
-// sender is what this node's side of a handshake says.
-func (s *state) sender() sender {
+// sayWho renews what this node's side of a handshake says.
+func (s *state) sayWho() {
 	e := &s.self.peerEntry
-	return sender{ID: s.id, Key: s.key, Cluster: s.cluster, Incarnation: s.cfg.incarnation,
+	s.who = &sender{ID: s.id, Key: s.key, Cluster: s.cluster, Incarnation: s.cfg.incarnation,
 		Starts: e.Starts, Facts: e.Facts, Addr: e.Addr, ClientAddr: e.ClientAddr, Host: e.Host, Shard: e.Shard}
 }
 
@@ -559,7 +562,7 @@ func (s *state) post(p *peer, m message) {
 		s.loop = append(s.loop, looped{m, loopNew})
 		return
 	}
-	s.out.sends = append(s.out.sends, send{to: dest{p.ID, p.Key, p.Addr}, msg: m})
+	s.out.sends = append(s.out.sends, send{from: s.who, to: dest{p.ID, p.Key, p.Addr}, msg: m})
 }
 
 func (s *state) postTo(id NodeID, m message) {
@@ -570,12 +573,12 @@ func (s *state) postTo(id NodeID, m message) {
 
 // postAddr sends m to whoever lives at an address.
 func (s *state) postAddr(addr string, m message) {
-	s.out.sends = append(s.out.sends, send{to: dest{addr: addr}, msg: m})
+	s.out.sends = append(s.out.sends, send{from: s.who, to: dest{addr: addr}, msg: m})
 }
 
 // answer sends m back to a sender, who need not be a member.
 func (s *state) answer(from *sender, m message) {
-	s.out.sends = append(s.out.sends, send{to: dest{from.ID, from.Key, from.Addr}, msg: m})
+	s.out.sends = append(s.out.sends, send{from: s.who, to: dest{from.ID, from.Key, from.Addr}, msg: m})
 }
 
 func (s *state) postVoters(m message) {

@@ -105,6 +105,7 @@ type table struct {
 	voters voterSet
 
 	owned      map[ShardID]int // slots of each shard
+	members    map[ShardID]int // nodes of each shard that are not forgotten
 	unassigned int
 
 	salt    uint64
@@ -113,7 +114,7 @@ type table struct {
 }
 
 func newTable(salt uint64) table {
-	return table{shards: map[ShardID]Epoch{}, owned: map[ShardID]int{}, unassigned: NumSlots, salt: salt}
+	return table{shards: map[ShardID]Epoch{}, owned: map[ShardID]int{}, members: map[ShardID]int{}, unassigned: NumSlots, salt: salt}
 }
 
 func (t *table) note(bucket int, was, is uint64) {
@@ -131,38 +132,63 @@ func (t *table) setSlot(s Slot, e slotEntry) {
 	}
 }
 
+// count notes n more slots of a shard.
 func (t *table) count(id ShardID, n int) {
 	if id.IsZero() {
 		t.unassigned += n
 		return
 	}
-	if t.owned[id] += n; t.owned[id] == 0 {
-		delete(t.owned, id)
+	t.recount(id, func() { addCount(t.owned, id, n) })
+}
+
+// member notes n more members of a shard.
+func (t *table) member(id ShardID, n int) {
+	t.recount(id, func() { addCount(t.members, id, n) })
+}
+
+func addCount(m map[ShardID]int, id ShardID, n int) {
+	if m[id] += n; m[id] == 0 {
+		delete(m, id)
 	}
+}
+
+// useful reports whether a shard has a member or a slot. One without is on its
+// way out everywhere: it is no part of the digest and is told to nobody.
+func (t *table) useful(id ShardID) bool { return t.owned[id] > 0 || t.members[id] > 0 }
+
+// recount applies f and keeps the digest right.
+func (t *table) recount(id ShardID, f func()) {
+	was := t.shardHash(id)
+	f()
+	t.note(idBucket(id[:]), was, t.shardHash(id))
+}
+
+// shardHash is a shard's part in the digest.
+func (t *table) shardHash(id ShardID) uint64 {
+	e, known := t.shards[id]
+	if !known || !t.useful(id) {
+		return 0
+	}
+	return shardHash(t.salt, id, e)
 }
 
 func (t *table) setShard(id ShardID, e Epoch) {
-	was, known := t.shards[id]
-	b := idBucket(id[:])
-	if known {
-		t.note(b, shardHash(t.salt, id, was), 0)
-	} else {
-		i, _ := slices.BinarySearchFunc(t.order, id, ShardID.compare)
-		t.order = slices.Insert(t.order, i, id)
-	}
-	t.shards[id] = e
-	t.note(b, 0, shardHash(t.salt, id, e))
+	t.recount(id, func() {
+		if _, known := t.shards[id]; !known {
+			i, _ := slices.BinarySearchFunc(t.order, id, ShardID.compare)
+			t.order = slices.Insert(t.order, i, id)
+		}
+		t.shards[id] = e
+	})
 }
 
 func (t *table) dropShard(id ShardID) {
-	e, known := t.shards[id]
-	if !known {
-		return
-	}
-	t.note(idBucket(id[:]), shardHash(t.salt, id, e), 0)
-	i, _ := slices.BinarySearchFunc(t.order, id, ShardID.compare)
-	t.order = slices.Delete(t.order, i, i+1)
-	delete(t.shards, id)
+	t.recount(id, func() {
+		if i, found := slices.BinarySearchFunc(t.order, id, ShardID.compare); found {
+			t.order = slices.Delete(t.order, i, i+1)
+		}
+		delete(t.shards, id)
+	})
 }
 
 func (t *table) setVoters(v voterSet) {
@@ -211,13 +237,17 @@ func (t *table) resalt(salt uint64) {
 		}
 	}
 	for _, id := range t.order {
-		t.note(idBucket(id[:]), 0, shardHash(salt, id, t.shards[id]))
+		t.note(idBucket(id[:]), 0, t.shardHash(id))
 	}
 	t.note(0, 0, votersHash(salt, &t.voters))
 }
 
 // clear forgets slots, shards and voters.
-func (t *table) clear() { *t = newTable(t.salt) }
+func (t *table) clear() {
+	members := t.members
+	*t = newTable(t.salt)
+	t.members = members
+}
 
 // ---- runs: how ranges of slots travel and are saved
 

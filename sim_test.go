@@ -1,0 +1,213 @@
+package slotmesh
+
+import (
+	"flag"
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+)
+
+var (
+	simSeeds    = flag.Int("sim.seeds", 40, "seeds that TestSim runs")
+	simFirst    = flag.Uint64("sim.seed", 1, "the first of them")
+	simDuration = flag.Duration("sim.duration", time.Minute, "simulated time of a seed")
+	simNodes    = flag.Int("sim.nodes", 6, "nodes of a seed")
+	simTail     = flag.Int("sim.tail", 400, "lines of the trace that a failing seed prints")
+)
+
+// simCalmFor is how long a world is left alone in the end, in NodeTimeouts.
+const simCalmFor = 12
+
+// simRun runs one seed and returns what it has violated.
+func simRun(seed uint64, nodes int, duration time.Duration, trace *simTrace) *simWorld {
+	w := newSimWorld(seed)
+	w.trace, w.stopAt = trace, true
+	w.scenario(nodes, duration)
+	return w
+}
+
+// scenario is the life of one world: it forms, lives through faults, and is
+// left alone in the end.
+func (w *simWorld) scenario(nodes int, duration time.Duration) {
+	var ns []*simNode
+	for range nodes {
+		ns = append(ns, w.addNode())
+	}
+	w.drawFaults()
+	chaos := w.faults
+	w.drawn = chaos
+	w.faults = simFaults{opsEvery: chaos.opsEvery, replyBy: chaos.replyBy}
+	switch k := w.r.IntN(4); {
+	case k == 0:
+		w.byNumber(ns, 1+w.r.IntN(nodes))
+	case k == 1:
+		w.byOne(ns)
+	default:
+		w.byHand(ns, 1+w.r.IntN(nodes))
+	}
+	if w.chance(0.5) {
+		w.faults = chaos // it has to form in the middle of it
+	}
+	if chaos.foreign {
+		w.addForeign()
+	}
+	w.checkOverlap()
+	w.run(5 * w.nt)
+	w.faults = chaos
+	w.unleash()
+	end := max(duration-simCalmFor*w.nt, duration/2)
+	w.run(end)
+	w.calmDown()
+	w.settle(duration)
+}
+
+// addForeign adds two clusters of one node, which take addresses of others when
+// they are free.
+func (w *simWorld) addForeign() {
+	for range 2 {
+		n := w.addNode()
+		n.alone = true
+		n.boot(w.newAddr())
+		w.every(6*w.nt, func() {
+			n.crash(false)
+			if free := w.freeAddr(); free != "" {
+				n.boot(free)
+			} else {
+				n.boot(w.newAddr())
+			}
+		})
+	}
+}
+
+// freeAddr is an address that a node has had and nobody has now.
+func (w *simWorld) freeAddr() string {
+	for range 4 {
+		if a := fmt.Sprint("addr", 1+w.r.IntN(w.addrs)); w.at[a] == nil {
+			return a
+		}
+	}
+	return ""
+}
+
+// calmDown ends all faults and brings everybody back.
+func (w *simWorld) calmDown() {
+	w.calm = true
+	w.logf("calm")
+	w.cut = nil
+	w.noteIsolation(nil, false)
+	w.faults = simFaults{opsEvery: w.faults.opsEvery, replyBy: time.Millisecond}
+	for _, n := range w.nodes {
+		n.paused = 0
+		n.restart()
+	}
+}
+
+// settle waits until nothing is left to do, and fails if that takes too long.
+func (w *simWorld) settle(until time.Duration) {
+	last := ""
+	for w.now < until && len(w.fails) == 0 {
+		w.run(min(w.now+w.nt/4, until))
+		if last = w.unsettled(); last == "" {
+			w.ledger.reach("settled")
+			w.run(w.now + w.nt)
+			if again := w.unsettled(); again != "" {
+				last = again
+				continue
+			}
+			w.checkAll()
+			return
+		}
+	}
+	if len(w.fails) == 0 {
+		w.fail("LV", "not settled after %d NodeTimeouts of calm: %s", simCalmFor, last)
+	}
+}
+
+// TestSim runs seeds of the simulator. A failing one prints the command that
+// replays it, and the end of its trace.
+func TestSim(t *testing.T) {
+	type result struct {
+		seed uint64
+		w    *simWorld
+	}
+	var (
+		mu      sync.Mutex
+		next    = *simFirst
+		last    = *simFirst + uint64(*simSeeds) - 1
+		failed  []result
+		acks    uint64
+		reached = map[string]int{}
+		wg      sync.WaitGroup
+	)
+	began := time.Now()
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			for {
+				mu.Lock()
+				seed := next
+				next++
+				stop := seed > last || len(failed) >= 3
+				mu.Unlock()
+				if stop {
+					return
+				}
+				w := simRun(seed, *simNodes, *simDuration, nil)
+				mu.Lock()
+				acks += w.ledger.acks
+				for k, v := range w.ledger.reached {
+					reached[k] += v
+				}
+				if len(w.fails) > 0 {
+					failed = append(failed, result{seed, w})
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	for _, f := range failed {
+		t.Errorf("seed %d: %s\n%s", f.seed, f.w.fails[0], replay(f.seed, *simNodes, *simDuration))
+	}
+	simulated := time.Duration(*simSeeds) * *simDuration
+	t.Logf("%d seeds, %v simulated, %.0f simulated seconds a second, %d acknowledgements, reached %v",
+		*simSeeds, simulated, simulated.Seconds()/time.Since(began).Seconds(), acks, reached)
+}
+
+// replay runs a failing seed again, with its trace.
+func replay(seed uint64, nodes int, duration time.Duration) string {
+	tr := &simTrace{max: *simTail}
+	w := simRun(seed, nodes, duration, tr)
+	return fmt.Sprintf("replay: go test -run 'TestSim$' -sim.seed=%d -sim.seeds=1 -sim.nodes=%d -sim.duration=%v -sim.tail=2000\nfaults %+v\n%s\n%s%v",
+		seed, nodes, duration, w.drawn, tr, w.dump(), w.fails)
+}
+
+// TestSimReplaysExactly runs seeds twice: the same seed gives the same trace.
+func TestSimReplaysExactly(t *testing.T) {
+	for seed := uint64(1); seed <= 6; seed++ {
+		a := simRun(seed, 6, 30*time.Second, nil)
+		b := simRun(seed, 6, 30*time.Second, nil)
+		if a.hash != b.hash || a.steps != b.steps {
+			t.Errorf("seed %d: trace %x of %d steps, then %x of %d", seed, a.hash, a.steps, b.hash, b.steps)
+		}
+	}
+}
+
+// dump is the state of every node, for the end of a trace.
+func (w *simWorld) dump() string {
+	s := ""
+	for _, n := range w.nodes {
+		if !n.up {
+			s += fmt.Sprintf("%s down\n", n.name())
+			continue
+		}
+		c := n.core
+		s += fmt.Sprintf("%s %s at %s cluster %s starts %d shard %s self %v voters %s active %v stop %v lead %v stand %v serve %d lease %v table %x peers %x\n", n.name(), c.id.short(), n.addr, c.cluster.String()[:6], c.starts,
+			c.self.Shard.short(), c.self.State, describeVoters(&c.table.voters), c.active(), c.vote.stop.Number, c.lead != nil, c.stand != nil, c.serve.slots.Len(), c.servesUntil()-n.local(), c.table.sum, c.peers.sum)
+		for _, p := range c.peers.ordered {
+			s += fmt.Sprintf("    %s %v v%d key %x starts %d facts %d at %s shard %s heard %v silent %d/%d\n", p.ID.short(), p.State, p.Version, p.Key&0xffff, p.Starts, p.peerEntry.Facts, p.Addr, p.Shard.short(), c.timeSince(p.heardAt), p.silent.Starts, p.silent.Counter)
+		}
+	}
+	return s
+}

@@ -1,0 +1,563 @@
+package slotmesh
+
+import (
+	"slices"
+	"time"
+)
+
+// What the simulator puts around a core: a store, clients, hand-overs of data,
+// operators and faults.
+
+// simWrite is a write to a slot; the value of a slot is its last write. Stores
+// are durable: what has run survives a crash.
+type simWrite struct {
+	n    uint32
+	node int32
+	prev *simWrite
+}
+
+// simStore is the data of one node.
+type simStore struct {
+	values map[Slot]*simWrite
+	moves  map[Slot]uint64 // move under which the slot was last owned here
+	staged map[simSlotMove]*simWrite
+}
+
+type simSlotMove struct {
+	slot Slot
+	move uint64
+}
+
+func newSimStore() simStore {
+	return simStore{values: map[Slot]*simWrite{}, moves: map[Slot]uint64{}, staged: map[simSlotMove]*simWrite{}}
+}
+
+// simPending is a request that has run and waits for its reply.
+type simPending struct {
+	id     uint64
+	slot   Slot
+	reign  uint64
+	move   uint64
+	epoch  Epoch
+	value  *simWrite
+	inv    *simWrite // acknowledged when the request came
+	resets int       // of the slot, then
+	may    bool
+}
+
+// hotSlots are those that clients use; in the others hand-overs in place find
+// no keys.
+func (w *simWorld) hotSlots() []Slot {
+	if w.ledger.hot == nil {
+		for range 48 {
+			w.ledger.hot = append(w.ledger.hot, Slot(w.r.IntN(NumSlots)))
+		}
+	}
+	return w.ledger.hot
+}
+
+// clientOp runs one request at a node, as its driver would.
+func (w *simWorld) clientOp(n *simNode) {
+	c := n.core
+	hot := w.hotSlots()
+	first := w.r.IntN(len(hot))
+	slot := hot[first]
+	if w.r.IntN(8) > 0 {
+		for i := range hot {
+			if s := hot[(first+i)%len(hot)]; c.serve.slots.Contains(s) {
+				slot = s
+				break
+			}
+		}
+	}
+	now := n.local()
+	if !c.serve.slots.Contains(slot) || now >= c.servesUntil() {
+		return
+	}
+	n.nextCmd++
+	key := simSlotKey{c.cluster, slot}
+	op := simPending{id: n.nextCmd, slot: slot, reign: c.serve.reign, move: c.table.slots.at(slot).move, epoch: c.reignEpoch,
+		inv: w.ledger.committed[key], resets: w.ledger.resets[key]}
+	if w.chance(0.4) {
+		prev := n.store.values[slot]
+		v := &simWrite{n: 1, node: int32(n.index), prev: prev}
+		if prev != nil {
+			v.n = prev.n + 1
+		}
+		n.store.values[slot] = v
+	}
+	op.value = n.store.values[slot]
+	op.may = c.mayReply(op.reign, now)
+	n.pending = append(n.pending, op)
+	d := w.between(0, w.faults.replyBy)
+	if w.chance(w.faults.slowReply) {
+		d = w.between(0, 2*w.nt)
+	}
+	w.schedule(simEvent{at: w.now + d, kind: simReply, node: int32(n.index), run: n.run, op: op})
+}
+
+// clientReply acknowledges a request, if that is still allowed.
+func (w *simWorld) clientReply(n *simNode, op simPending) {
+	i := slices.IndexFunc(n.pending, func(p simPending) bool { return p.id == op.id })
+	if i < 0 {
+		return // failed meanwhile
+	}
+	n.pending = slices.Delete(n.pending, i, i+1)
+	may := n.core.mayReply(op.reign, n.local())
+	if mutated(mutReplyLease) {
+		may = op.may && n.core.serve.reign == op.reign
+	}
+	if may {
+		w.checkAck(n, op)
+	}
+}
+
+// tell carries out what a core tells its driver.
+func (n *simNode) tell(what any) {
+	w := n.w
+	if w.tap != nil {
+		w.tap(n, what)
+	}
+	switch t := what.(type) {
+	case replyTell:
+		done := n.replies[t.id]
+		delete(n.replies, t.id)
+		if done != nil {
+			done(t.err)
+		}
+	case freezeTell:
+		run := n.run
+		w.after(w.between(0, 2*time.Millisecond), func() {
+			if n.up && n.run == run {
+				n.frozen(t)
+			}
+		})
+	case stageTell:
+		run := n.run
+		h := *t.stage
+		w.after(w.between(0, 4*time.Millisecond), func() {
+			if n.up && n.run == run {
+				n.takeStage(&h)
+			}
+		})
+	case adoptTell:
+		n.adopt(t.slots)
+	case dropTell:
+		n.drop(t.slots)
+	case eventTell:
+		n.storeEvent(t.event)
+	}
+}
+
+// storeEvent keeps the store in step with what the node is a member of.
+func (n *simNode) storeEvent(e Event) {
+	switch e.Kind {
+	case EventReset:
+		n.store = newSimStore()
+	case EventFormed:
+		n.formedStore()
+	case EventJoined:
+		if n.core.lead != nil {
+			n.formedStore()
+		} else {
+			n.store = newSimStore()
+		}
+	}
+}
+
+// frozen fails what is pending in the slots, and says so.
+func (n *simNode) frozen(t freezeTell) {
+	n.pending = slices.DeleteFunc(n.pending, func(p simPending) bool { return t.slots.Contains(p.slot) })
+	keys := false
+	for slot := range t.slots.All() {
+		if v := n.store.values[slot]; v != nil {
+			keys = true
+		}
+	}
+	n.w.ledger.position++
+	pos := n.w.ledger.position
+	data := map[Slot]*simWrite{}
+	for slot := range t.slots.All() {
+		if v := n.store.values[slot]; v != nil {
+			data[slot] = v
+		}
+	}
+	n.w.ledger.transfers[pos] = data
+	n.do(func(s *state, now time.Duration) output { return s.frozen(now, t.job, pos, keys) })
+}
+
+// takeStage is the copy of a hand-over's data to the target.
+func (n *simNode) takeStage(h *heldStage) {
+	data := n.w.ledger.transfers[h.Position]
+	h.Slots.each(func(slot Slot, move uint64) {
+		if v := data[slot]; v != nil {
+			n.store.staged[simSlotMove{slot, move}] = v
+		} else {
+			delete(n.store.staged, simSlotMove{slot, move})
+		}
+	})
+	n.do(func(s *state, now time.Duration) output { return s.stageHeld(now, h.Job, h.Position) })
+}
+
+// adopt makes the staged data of slots live.
+func (n *simNode) adopt(slots moveRuns) {
+	slots.each(func(slot Slot, move uint64) {
+		was, owned := n.store.moves[slot]
+		if owned && was >= move {
+			return
+		}
+		if v, ok := n.store.staged[simSlotMove{slot, move}]; ok {
+			n.store.values[slot] = v
+		} else if !owned || was+2 != move || !n.w.ledger.ownerAt(n, slot, was+1).IsZero() {
+			delete(n.store.values, slot) // what another shard has served since is not here
+		}
+		n.store.moves[slot] = move
+	})
+}
+
+// reconcile adopts, after a start, what the table says is this node's.
+func (n *simNode) reconcile() {
+	if n.store.values == nil {
+		n.store = newSimStore()
+	}
+	if n.core == nil || n.core.cluster.IsZero() {
+		return
+	}
+	var slots moveRuns
+	own := n.core.table.slotsOf(n.core.self.Shard)
+	for slot := range own.All() {
+		slots.add(slot, n.core.table.slots.at(slot).move)
+	}
+	n.adopt(slots)
+}
+
+// formedStore notes under which moves a node owns its slots when it forms.
+func (n *simNode) formedStore() {
+	own := n.core.table.slotsOf(n.core.self.Shard)
+	for slot := range own.All() {
+		n.store.moves[slot] = n.core.table.slots.at(slot).move
+	}
+}
+
+// drop lets go of the data of slots that have gone.
+func (n *simNode) drop(slots moveRuns) {
+	slots.each(func(slot Slot, move uint64) {
+		if n.store.moves[slot] < move {
+			delete(n.store.values, slot)
+		}
+	})
+}
+
+// ---- making clusters
+
+// simAnswer notes the answer to a command, for the trace.
+func (w *simWorld) logged(n *simNode, what string) func(*commandError) {
+	w.ledger.asked++
+	return func(err *commandError) {
+		w.ledger.answered++
+		if err != nil {
+			w.logf("%s: %s: -%s", n.name(), what, err.Text)
+		} else {
+			w.logf("%s: %s: +OK", n.name(), what)
+		}
+	}
+}
+
+func (n *simNode) addSlots(set SlotSet) {
+	n.command(func(s *state, now time.Duration, id uint64) output { return s.addSlots(now, id, set) }, n.w.logged(n, "ADDSLOTS"))
+}
+
+func (n *simNode) meet(addr string) {
+	n.command(func(s *state, now time.Duration, id uint64) output { return s.meet(now, id, addr) }, n.w.logged(n, "MEET "+addr))
+}
+
+// byHand makes the first prims of ns a cluster as redis-cli does, and meets the
+// rest.
+func (w *simWorld) byHand(ns []*simNode, prims int) {
+	for i, n := range ns {
+		n.boot(w.newAddr())
+		if i < prims {
+			var set SlotSet
+			set.AddRange(SlotRange{Slot(i * NumSlots / prims), Slot((i+1)*NumSlots/prims - 1)})
+			n.addSlots(set)
+			n.command(func(s *state, now time.Duration, id uint64) output { return s.setConfigEpoch(now, id, uint64(i+1)) }, w.logged(n, "SET-CONFIG-EPOCH"))
+		}
+	}
+	for _, i := range w.r.Perm(len(ns)) {
+		if i > 0 {
+			w.after(w.between(0, 50*time.Millisecond), func() { ns[i].meet(ns[0].addr) })
+		}
+	}
+}
+
+// byNumber boots nodes that form by themselves.
+func (w *simWorld) byNumber(ns []*simNode, prims int) {
+	var seeds []string
+	for range ns {
+		seeds = append(seeds, w.newAddr())
+	}
+	for i, n := range ns {
+		n.form = formNumbers{Seeds: 7, Primaries: uint16(prims), Replicas: uint16(len(ns)/prims - 1)}
+		n.seeds = seeds[:1+w.r.IntN(len(seeds))]
+		w.after(w.between(0, w.nt), func() {
+			if !n.up {
+				n.boot(seeds[i])
+			}
+		})
+	}
+}
+
+// byOne boots one node that has every slot, and meets the rest.
+func (w *simWorld) byOne(ns []*simNode) {
+	ns[0].alone = true
+	for _, n := range ns {
+		n.boot(w.newAddr())
+	}
+	for _, n := range ns[1:] {
+		n.meet(ns[0].addr)
+	}
+}
+
+// ---- faults
+
+// drawFaults draws which faults a seed has, and how strong.
+func (w *simWorld) drawFaults() {
+	f := &w.faults
+	if w.chance(0.5) {
+		f.loss = []float64{0.01, 0.05, 0.3}[w.r.IntN(3)]
+	}
+	if w.chance(0.4) {
+		f.dup = []float64{0.02, 0.2}[w.r.IntN(2)]
+	}
+	if w.chance(0.5) {
+		f.slow, f.slowBy = []float64{0.05, 0.3}[w.r.IntN(2)], []time.Duration{20 * time.Millisecond, w.nt / 4}[w.r.IntN(2)]
+	}
+	if w.chance(0.3) {
+		f.outlier = 0.01
+	}
+	if w.chance(0.4) {
+		f.diskSlow, f.diskBy = 0.1, []time.Duration{20 * time.Millisecond, w.nt, 10 * w.nt}[w.r.IntN(3)]
+	}
+	if w.chance(0.2) {
+		f.diskFail = 0.01
+	}
+	if w.chance(0.6) {
+		f.crash, f.crashUnsaved = []time.Duration{10 * w.nt, 30 * w.nt}[w.r.IntN(2)], w.chance(0.7)
+	}
+	if w.chance(0.4) {
+		f.pause = 20 * w.nt
+	}
+	if w.chance(0.5) {
+		f.partition, f.oneWay = []time.Duration{4 * w.nt, 15 * w.nt}[w.r.IntN(2)], w.chance(0.5)
+	}
+	if w.chance(0.5) {
+		f.operators = []time.Duration{w.nt / 4, 3 * w.nt}[w.r.IntN(2)]
+		f.unclean = w.chance(0.2)
+	}
+	if w.chance(0.7) {
+		f.moves = []time.Duration{w.nt / 10, w.nt}[w.r.IntN(2)]
+	}
+	f.newAddress, f.foreign, f.lateTicks = w.chance(0.3), w.chance(0.3), w.chance(0.3)
+	f.replyBy = []time.Duration{time.Millisecond, 50 * time.Millisecond}[w.r.IntN(2)]
+	if w.chance(0.4) {
+		f.slowReply = 0.05
+	}
+}
+
+// unleash starts the faults; they end when the world is calm.
+func (w *simWorld) unleash() {
+	f := &w.faults
+	w.every(f.moves, w.someMove)
+	w.every(f.operators, w.someCommand)
+	w.every(f.partition, w.somePartition)
+	for _, n := range w.nodes {
+		w.every(f.crash, func() { w.someCrash(n) })
+		w.every(f.pause, func() { w.somePause(n) })
+	}
+}
+
+func (w *simWorld) every(mean time.Duration, fn func()) {
+	if mean == 0 {
+		return
+	}
+	w.after(w.mean(mean), func() {
+		if w.calm {
+			return
+		}
+		fn()
+		w.every(mean, fn)
+	})
+}
+
+func (w *simWorld) someCrash(n *simNode) {
+	if !n.up {
+		return
+	}
+	n.crash(w.faults.crashUnsaved)
+	down := w.between(w.nt/20, 4*w.nt)
+	if w.chance(0.3) {
+		down = w.between(0, w.nt/10)
+	}
+	w.after(down, n.restart)
+}
+
+func (w *simWorld) somePause(n *simNode) {
+	if n.up {
+		n.paused = w.now + w.between(w.nt/10, 3*w.nt)
+		w.logf("%s is paused until %v", n.name(), n.paused)
+	}
+}
+
+func (w *simWorld) somePartition() {
+	side := map[*simNode]bool{}
+	if w.chance(0.5) {
+		side[w.nodes[w.r.IntN(len(w.nodes))]] = true
+	} else {
+		for _, n := range w.nodes {
+			if w.chance(0.5) {
+				side[n] = true
+			}
+		}
+	}
+	oneWay := w.faults.oneWay && w.chance(0.5)
+	w.cut = func(from, to *simNode) bool {
+		if oneWay {
+			return side[from] && !side[to]
+		}
+		return side[from] != side[to]
+	}
+	w.noteIsolation(side, oneWay)
+	w.logf("partition of %d nodes, one way %v", len(side), oneWay)
+	end := w.now + w.between(w.nt/4, 6*w.nt)
+	w.after(end-w.now, func() {
+		w.cut = nil
+		w.noteIsolation(nil, false)
+		w.logf("healed")
+	})
+}
+
+func (w *simWorld) liveNode() *simNode {
+	first := w.r.IntN(len(w.nodes))
+	for i := range w.nodes {
+		if n := w.nodes[(first+i)%len(w.nodes)]; n.up {
+			return n
+		}
+	}
+	return nil
+}
+
+// someMove hands over some slots that a node serves.
+func (w *simWorld) someMove() {
+	n := w.liveNode()
+	if n == nil || n.core.cluster.IsZero() || n.core.serve.slots.Empty() {
+		return
+	}
+	var set SlotSet
+	hot := w.hotSlots()
+	for range 1 + w.r.IntN(4) {
+		if s := hot[w.r.IntN(len(hot))]; n.core.serve.slots.Contains(s) {
+			set.Add(s)
+		}
+	}
+	if w.chance(0.2) {
+		for _, r := range n.core.serve.slots.Ranges()[:1] {
+			set.AddRange(SlotRange{r.First, min(r.Last, r.First+Slot(w.r.IntN(300)))})
+		}
+	}
+	to := w.someShard(n)
+	if set.Empty() || to.IsZero() || to == n.core.self.Shard {
+		return
+	}
+	job := w.r.Uint64() | 1
+	w.logf("%s hands %s to %s, job %x", n.name(), set.String(), to.short(), job&0xffff)
+	n.do(func(s *state, now time.Duration) output { return s.handOff(now, job, set, to) })
+	if w.chance(0.2) {
+		w.after(w.between(0, 5*time.Millisecond), func() {
+			n.do(func(s *state, now time.Duration) output { return s.thaw(now, job) })
+		})
+	} else {
+		w.after(w.nt, func() {
+			n.do(func(s *state, now time.Duration) output { return s.thaw(now, job) })
+		})
+	}
+}
+
+func (w *simWorld) someShard(n *simNode) ShardID {
+	ids := n.core.table.order
+	if len(ids) == 0 {
+		return ShardID{}
+	}
+	return ids[w.r.IntN(len(ids))]
+}
+
+func (w *simWorld) somePeer(n *simNode) NodeID {
+	ps := n.core.peers.ordered
+	return ps[w.r.IntN(len(ps))].ID
+}
+
+// someSlots is mostly slots without keys.
+func (w *simWorld) someSlots() SlotSet {
+	var set SlotSet
+	first := Slot(w.r.IntN(NumSlots))
+	set.AddRange(SlotRange{first, min(first+Slot(w.r.IntN(20)), NumSlots-1)})
+	if w.chance(0.3) {
+		set.Add(w.hotSlots()[w.r.IntN(48)])
+	}
+	return set
+}
+
+// someCommand is an operator who does something, sense or not.
+func (w *simWorld) someCommand() {
+	n := w.liveNode()
+	if n == nil {
+		return
+	}
+	set := w.someSlots()
+	other := w.nodes[w.r.IntN(len(w.nodes))]
+	switch k := w.r.IntN(20); {
+	case k < 3:
+		w.logf("%s: ADDSLOTS %s", n.name(), set.String())
+		n.addSlots(set)
+	case k < 5:
+		w.logf("%s: DELSLOTS %s", n.name(), set.String())
+		n.command(func(s *state, now time.Duration, id uint64) output { return s.delSlots(now, id, set) }, w.logged(n, "DELSLOTS"))
+	case k < 6: // what fix does
+		w.logf("%s: DELSLOTS, ADDSLOTS %s", n.name(), set.String())
+		n.command(func(s *state, now time.Duration, id uint64) output { return s.delSlots(now, id, set) }, func(*commandError) { n.addSlots(set) })
+	case k < 11:
+		id := w.somePeer(n)
+		w.logf("%s: SETSLOT %s NODE %s", n.name(), set.String(), id.short())
+		n.command(func(s *state, now time.Duration, cmd uint64) output { return s.setSlots(now, cmd, set, id) }, w.logged(n, "SETSLOT NODE"))
+	case k < 13:
+		n.command(func(s *state, now time.Duration, id uint64) output { return s.bumpEpoch(now, id) }, w.logged(n, "BUMPEPOCH"))
+	case k < 15:
+		if other.addr != "" {
+			w.logf("%s: MEET %s", n.name(), other.name())
+			n.meet(other.addr)
+		}
+	case k < 16:
+		id := w.somePeer(n)
+		force := w.chance(0.1)
+		w.logf("%s: FORGET %s %v", n.name(), id.short(), force)
+		n.command(func(s *state, now time.Duration, cmd uint64) output { return s.forget(now, cmd, id, force) }, w.logged(n, "FORGET"))
+		if force {
+			w.ledger.forced[id] = true
+		}
+	case k < 17:
+		hard, keys := w.chance(0.5), len(n.store.values) > 0 && w.chance(0.9)
+		w.logf("%s: RESET %v", n.name(), hard)
+		n.command(func(s *state, now time.Duration, id uint64) output { return s.reset(now, id, hard, keys) }, w.logged(n, "RESET"))
+	case k < 18:
+		w.logf("%s: leave", n.name())
+		n.command(func(s *state, now time.Duration, id uint64) output { return s.depart(now, id) }, w.logged(n, "leave"))
+	case k < 19 && w.faults.unclean:
+		w.logf("%s: TAKEOVER", n.name())
+		w.ledger.unclean = true
+		n.command(func(s *state, now time.Duration, id uint64) output { return s.takeover(now, id) }, w.logged(n, "TAKEOVER"))
+	case w.faults.unclean:
+		set := []NodeID{w.somePeer(n)}
+		w.logf("%s: imposes voter %s", n.name(), set[0].short())
+		w.ledger.unclean = true
+		n.command(func(s *state, now time.Duration, id uint64) output { return s.forceVoters(now, id, set) }, w.logged(n, "ForceVoters"))
+	}
+}

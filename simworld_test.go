@@ -1,0 +1,705 @@
+package slotmesh
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+)
+
+// The simulator: N cores under one queue of events, with a clock of its own. All
+// chance comes from the seed, so that the same seed gives the same trace.
+
+const simNT = 2 * time.Second
+
+type simEventKind uint8
+
+const (
+	simTick simEventKind = iota
+	simDeliver
+	simSaved
+	simOp
+	simReply
+	simCall
+)
+
+// simEvent is due at a time; run tells whether its node is still the same
+// process.
+type simEvent struct {
+	at     time.Duration
+	seq    uint64
+	kind   simEventKind
+	node   int32
+	run    int32
+	flight *simFlight
+	op     simPending
+	fn     func()
+}
+
+// simFlight is a message on its way.
+type simFlight struct {
+	from sender
+	node int32 // that sent it
+	to   wanted
+	addr string
+	msg  message
+}
+
+// simQueue is a binary heap by (at, seq).
+type simQueue []simEvent
+
+func (q simQueue) less(i, j int) bool {
+	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].seq < q[j].seq
+}
+
+func (q *simQueue) push(e simEvent) {
+	*q = append(*q, e)
+	h := *q
+	for i := len(h) - 1; i > 0; {
+		parent := (i - 1) / 2
+		if !h.less(i, parent) {
+			break
+		}
+		h[i], h[parent] = h[parent], h[i]
+		i = parent
+	}
+}
+
+func (q *simQueue) pop() simEvent {
+	h := *q
+	top := h[0]
+	last := len(h) - 1
+	h[0] = h[last]
+	h[last] = simEvent{}
+	h = h[:last]
+	for i := 0; ; {
+		small := i
+		for _, child := range [2]int{2*i + 1, 2*i + 2} {
+			if child < last && h.less(child, small) {
+				small = child
+			}
+		}
+		if small == i {
+			break
+		}
+		h[i], h[small] = h[small], h[i]
+		i = small
+	}
+	*q = h
+	return top
+}
+
+// simFaults is what may happen to messages, disks and processes. Each seed draws
+// a part of it: what always happens together hides what happens alone.
+type simFaults struct {
+	loss, dup    float64
+	slow         float64 // share of messages that take up to slowBy
+	slowBy       time.Duration
+	outlier      float64 // share that take up to 60 s
+	diskSlow     float64 // share of saves that take up to diskBy
+	diskBy       time.Duration
+	diskFail     float64       // share of saves that fail: the process ends
+	crash        time.Duration // mean time between crashes of a node; 0: none
+	crashUnsaved bool          // what is not saved is lost
+	pause        time.Duration // mean time between pauses
+	partition    time.Duration // mean time between partitions
+	oneWay       bool
+	operators    time.Duration // mean time between senseless commands
+	unclean      bool          // with TAKEOVER and imposed voters among them
+	moves        time.Duration // mean time between hand-overs
+	newAddress   bool          // a restart may come up at another address
+	foreign      bool          // nodes of another cluster take addresses that are free
+	lateTicks    bool
+	opsEvery     time.Duration // per node
+	replyBy      time.Duration // a reply takes up to that long
+	slowReply    float64       // share of replies that take much longer
+}
+
+type simNode struct {
+	w        *simWorld
+	index    int
+	core     *state
+	up       bool
+	run      int32
+	addr     string
+	host     string
+	form     formNumbers
+	seeds    []string
+	alone    bool
+	rate     float64 // of its clock
+	origin   time.Duration
+	bootAt   time.Duration
+	paused   time.Duration // until then nothing runs here
+	disk     map[cellKey][]byte
+	saving   []save
+	held     []send
+	toldHeld []tell
+	tickAt   time.Duration
+	starts   int
+
+	store   simStore
+	pending []simPending // ran and not replied
+	replies map[uint64]func(*commandError)
+	nextCmd uint64
+
+	// What the checks remember of it.
+	lastTable, lastPeers uint64
+	lastBuckets          [numBuckets]uint64
+	durableEpoch         uint64
+	knownPeers           map[NodeID]simPeerSeen
+	knownShards          map[ShardID]Epoch
+	silentSince          time.Duration
+	isolatedAt           time.Duration
+	served               uint64
+}
+
+type simPeerSeen struct {
+	key           uint64
+	state         memberState
+	version       uint64
+	starts, facts uint64
+}
+
+type simWorld struct {
+	seed   uint64
+	r      *rand.Rand
+	nt     time.Duration
+	now    time.Duration
+	seq    uint64
+	queue  simQueue
+	nodes  []*simNode
+	at     map[string]*simNode // by address
+	addrs  int
+	cut    func(from, to *simNode) bool
+	faults simFaults
+	drawn  simFaults // of the seed
+	hash   uint64
+	steps  uint64
+	bytes  bool // count the bytes of frames
+	sent   [numMsgKinds]uint64
+	sentB  [numMsgKinds]uint64
+
+	ledger simLedger
+	fails  []string
+	stopAt bool // at the first violation
+	trace  *simTrace
+	calm   bool
+	filter func(f *simFlight, to *simNode) bool // directed schedules: false drops
+	tap    func(n *simNode, what any)
+	onSend func(n *simNode, m message)
+}
+
+// simTrace keeps the last lines.
+type simTrace struct {
+	lines []string
+	max   int
+}
+
+func (w *simWorld) logf(format string, args ...any) {
+	if w.trace == nil {
+		return
+	}
+	t := w.trace
+	t.lines = append(t.lines, fmt.Sprintf("%12.3f ms  ", float64(w.now)/1e6)+fmt.Sprintf(format, args...))
+	if len(t.lines) > 2*t.max {
+		t.lines = slices.Clone(t.lines[len(t.lines)-t.max:])
+	}
+}
+
+func (t *simTrace) String() string {
+	return strings.Join(t.lines[max(0, len(t.lines)-t.max):], "\n")
+}
+
+// fail notes a violation; name is that of the invariant.
+func (w *simWorld) fail(name, format string, args ...any) {
+	s := name + ": " + fmt.Sprintf(format, args...)
+	w.logf("VIOLATION %s", s)
+	if len(w.fails) < 20 {
+		w.fails = append(w.fails, fmt.Sprintf("%v %s", w.now, s))
+	}
+}
+
+func newSimWorld(seed uint64) *simWorld {
+	w := &simWorld{seed: seed, r: rand.New(rand.NewPCG(seed, 0x5107)), nt: simNT, at: map[string]*simNode{}, hash: 14695981039346656037}
+	w.faults = simFaults{opsEvery: 10 * time.Millisecond, replyBy: time.Millisecond}
+	w.ledger.init()
+	return w
+}
+
+func (w *simWorld) mixHash(x uint64) { w.hash = (w.hash ^ x) * 1099511628211 }
+
+func (w *simWorld) schedule(e simEvent) {
+	w.seq++
+	e.seq = w.seq
+	w.queue.push(e)
+}
+
+// after runs fn in d, whatever becomes of any node.
+func (w *simWorld) after(d time.Duration, fn func()) {
+	w.schedule(simEvent{at: w.now + d, kind: simCall, node: -1, fn: fn})
+}
+
+func (w *simWorld) between(lo, hi time.Duration) time.Duration {
+	if hi <= lo {
+		return lo
+	}
+	return lo + time.Duration(w.r.Int64N(int64(hi-lo)))
+}
+
+func (w *simWorld) chance(p float64) bool { return p > 0 && w.r.Float64() < p }
+
+// mean draws from the exponential distribution.
+func (w *simWorld) mean(d time.Duration) time.Duration {
+	return time.Duration(w.r.ExpFloat64() * float64(d))
+}
+
+// ---- nodes
+
+func (w *simWorld) addNode() *simNode {
+	n := &simNode{w: w, index: len(w.nodes), host: fmt.Sprint("host", len(w.nodes)), rate: 1, disk: map[cellKey][]byte{},
+		replies: map[uint64]func(*commandError){}, isolatedAt: never}
+	n.rate = 0.995 + 0.01*w.r.Float64()
+	w.nodes = append(w.nodes, n)
+	return n
+}
+
+func (w *simWorld) newAddr() string {
+	w.addrs++
+	return fmt.Sprint("addr", w.addrs)
+}
+
+func (n *simNode) name() string { return fmt.Sprint("n", n.index) }
+
+// local is the node's own clock.
+func (n *simNode) local() time.Duration {
+	return n.origin + time.Duration(float64(n.w.now-n.bootAt)*n.rate)
+}
+
+// global is when the node's clock will show t.
+func (n *simNode) global(t time.Duration) time.Duration {
+	return n.bootAt + time.Duration(float64(t-n.origin)/n.rate) + 1
+}
+
+// boot starts the node from its disk, at addr.
+func (n *simNode) boot(addr string) {
+	w := n.w
+	var cells []cell
+	for _, k := range sortedCells(n.disk) {
+		cells = append(cells, cell{k, n.disk[k]})
+	}
+	n.run++
+	n.starts++
+	n.up, n.addr, n.bootAt, n.paused = true, addr, w.now, 0
+	n.origin = w.between(0, time.Hour)
+	w.at[addr] = n
+	seed := w.r.Uint64()
+	r := rand.New(rand.NewPCG(seed, uint64(n.index)))
+	core, err := newState(coreConfig{nodeTimeout: w.nt, maxVoters: maxVotersDefault, incarnation: r.Uint64() | 1, host: n.host,
+		addr: addr, form: n.form, alone: n.alone, random: r.Uint64}, cells)
+	if err != nil {
+		w.fail("PS1", "%s does not load: %v", n.name(), err)
+		n.up = false
+		return
+	}
+	n.core = core
+	n.saving, n.held, n.toldHeld, n.pending = nil, nil, nil, nil
+	n.replies = map[uint64]func(*commandError){}
+	n.knownPeers, n.knownShards, n.lastTable, n.lastPeers = map[NodeID]simPeerSeen{}, map[ShardID]Epoch{}, 0, 0
+	n.lastBuckets = [numBuckets]uint64{}
+	n.tickAt = never
+	n.isolatedAt = never
+	if len(n.seeds) > 0 {
+		core.setSeeds(n.seeds)
+	}
+	w.checkLoaded(n)
+	n.handle(core.boot(n.local()))
+	n.reconcile()
+	w.logf("%s boots as %s at %s, cluster %s", n.name(), core.id.short(), addr, core.cluster.String()[:6])
+	if w.faults.opsEvery > 0 {
+		w.schedule(simEvent{at: w.now + w.between(0, w.faults.opsEvery), kind: simOp, node: int32(n.index), run: n.run})
+	}
+}
+
+func sortedCells(m map[cellKey][]byte) []cellKey {
+	keys := make([]cellKey, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, cellKey.compare)
+	return keys
+}
+
+// crash ends the process. Of the saves under way a prefix is on disk.
+func (n *simNode) crash(loseUnsaved bool) {
+	if !n.up {
+		return
+	}
+	w := n.w
+	w.logf("%s crashes", n.name())
+	keep := len(n.saving)
+	if loseUnsaved {
+		keep = w.r.IntN(keep + 1)
+	}
+	for _, s := range n.saving[:keep] {
+		n.apply(s)
+	}
+	n.up = false
+	n.run++
+	n.core = nil
+	if w.at[n.addr] == n {
+		delete(w.at, n.addr)
+	}
+}
+
+func (n *simNode) apply(s save) {
+	for _, c := range s.cells {
+		if c.value == nil {
+			delete(n.disk, c.key)
+		} else {
+			n.disk[c.key] = c.value
+		}
+	}
+}
+
+// do runs one step of the core.
+func (n *simNode) do(step func(s *state, now time.Duration) output) {
+	if !n.up {
+		return
+	}
+	n.handle(step(n.core, n.local()))
+}
+
+// command runs an operator's command; done is called with its answer, unless
+// the node ends before.
+func (n *simNode) command(step func(s *state, now time.Duration, id uint64) output, done func(*commandError)) {
+	if !n.up {
+		return
+	}
+	n.nextCmd++
+	id := n.nextCmd
+	n.replies[id] = done
+	n.do(func(s *state, now time.Duration) output { return step(s, now, id) })
+}
+
+// handle carries out what a step asks.
+func (n *simNode) handle(out output) {
+	w := n.w
+	for _, s := range out.saves {
+		n.saving = append(n.saving, save{s.n, slices.Clone(s.cells)})
+		d := w.between(20*time.Microsecond, 300*time.Microsecond)
+		if w.chance(w.faults.diskSlow) {
+			d = w.between(0, w.faults.diskBy)
+		}
+		at := w.now + d
+		if k := len(n.saving); k > 1 {
+			// One writer: a save follows the one before.
+			at = max(at, w.now)
+		}
+		w.schedule(simEvent{at: at, kind: simSaved, node: int32(n.index), run: n.run})
+	}
+	for _, m := range out.sends {
+		if m.after > n.core.savedSeq {
+			n.held = append(n.held, m)
+		} else {
+			n.send(m)
+		}
+	}
+	core := n.core
+	tells := slices.Clone(out.tells)
+	for _, t := range tells {
+		if e, ok := t.what.(eventTell); ok {
+			w.checkEvent(n, e.event)
+		}
+	}
+	w.checkStep(n)
+	for _, t := range tells {
+		if t.after > core.savedSeq {
+			n.toldHeld = append(n.toldHeld, t)
+		} else if n.core == core {
+			n.tell(t.what)
+		}
+	}
+	if n.core != core {
+		return
+	}
+	if at := max(n.global(core.wake), w.now); n.tickAt == never || at < n.tickAt || n.tickAt < w.now {
+		n.tickAt = at
+		if w.faults.lateTicks && w.chance(0.02) {
+			at += w.between(0, w.nt/5)
+		}
+		w.schedule(simEvent{at: at, kind: simTick, node: int32(n.index), run: n.run})
+	}
+}
+
+// savedOne completes the oldest save under way.
+func (n *simNode) savedOne() {
+	w := n.w
+	if len(n.saving) == 0 {
+		return
+	}
+	s := n.saving[0]
+	if w.chance(w.faults.diskFail) {
+		w.logf("%s cannot save", n.name())
+		n.crash(true)
+		w.after(w.between(w.nt/4, 2*w.nt), func() { n.restart() })
+		return
+	}
+	n.saving = n.saving[1:]
+	n.apply(s)
+	n.do(func(c *state, now time.Duration) output { return c.saved(now, s.n) })
+	if !n.up {
+		return
+	}
+	core := n.core
+	held := n.held
+	n.held = nil
+	for _, m := range held {
+		if m.after > core.savedSeq {
+			n.held = append(n.held, m)
+		} else {
+			n.send(m)
+		}
+	}
+	told := n.toldHeld
+	n.toldHeld = nil
+	for _, t := range told {
+		switch {
+		case t.after > core.savedSeq:
+			n.toldHeld = append(n.toldHeld, t)
+		case n.core == core:
+			n.tell(t.what)
+		}
+	}
+}
+
+// restart boots a node that is down, where it was or elsewhere.
+func (n *simNode) restart() {
+	w := n.w
+	if n.up {
+		return
+	}
+	addr := n.addr
+	if addr == "" || w.at[addr] != nil || w.faults.newAddress && w.chance(0.3) && !w.calm {
+		addr = w.newAddr()
+	}
+	n.boot(addr)
+}
+
+// ---- the network
+
+func (n *simNode) send(m send) {
+	w := n.w
+	f := &simFlight{from: *m.from, node: int32(n.index), addr: m.to.addr, msg: m.msg, to: wanted{ID: m.to.id, Key: m.to.key}}
+	if p := n.core.peers.get(m.to.id); p != nil && p.Key == m.to.key {
+		f.to.Incarnation = p.incarnation
+	}
+	w.checkSend(n, m.msg)
+	if w.onSend != nil {
+		w.onSend(n, m.msg)
+	}
+	kind := m.msg.kind()
+	w.sent[kind]++
+	if w.bytes {
+		b, err := appendFrame(nil, m.msg)
+		if err != nil {
+			w.fail("PR3", "%v does not encode: %v", kind, err)
+		}
+		w.sentB[kind] += uint64(len(b))
+	}
+	if w.trace != nil && kind != msgHeartbeat {
+		w.logf("%s -> %s %s", n.name(), w.nameAt(f.addr), describe(m.msg))
+	}
+	if w.chance(w.faults.loss) {
+		return
+	}
+	copies := 1
+	if w.chance(w.faults.dup) {
+		copies = 2
+	}
+	for range copies {
+		d := w.between(100*time.Microsecond, time.Millisecond)
+		switch {
+		case w.chance(w.faults.outlier):
+			d = w.between(0, time.Minute)
+		case w.chance(w.faults.slow):
+			d = w.between(0, w.faults.slowBy)
+		}
+		w.schedule(simEvent{at: w.now + d, kind: simDeliver, node: -1, flight: f})
+	}
+}
+
+func (w *simWorld) nameAt(addr string) string {
+	if n := w.at[addr]; n != nil {
+		return n.name()
+	}
+	return addr
+}
+
+func (w *simWorld) deliver(f *simFlight) {
+	to := w.at[f.addr]
+	if to == nil || !to.up {
+		return
+	}
+	from := w.nodes[f.node]
+	if w.cut != nil && from != to && w.cut(from, to) {
+		return
+	}
+	if w.filter != nil && !w.filter(f, to) {
+		return
+	}
+	if to.paused > w.now {
+		w.schedule(simEvent{at: to.paused, kind: simDeliver, node: -1, flight: f})
+		return
+	}
+	w.mixHash(uint64(to.index)<<8 | uint64(f.msg.kind()))
+	before := w.beforeForeign(f, to)
+	to.do(func(s *state, now time.Duration) output { return s.receive(now, f.from, f.to, f.msg) })
+	w.afterForeign(f, to, before)
+}
+
+// ---- running
+
+// run goes on until a time, or the first violation.
+func (w *simWorld) run(until time.Duration) {
+	for len(w.queue) > 0 && w.queue[0].at <= until {
+		if w.stopAt && len(w.fails) > 0 {
+			return
+		}
+		e := w.queue.pop()
+		w.now = e.at
+		w.steps++
+		w.mixHash(uint64(e.at))
+		w.mixHash(uint64(e.kind))
+		w.step(e)
+		if w.steps%1000 == 0 {
+			w.checkAll()
+		}
+	}
+	w.now = max(w.now, until)
+}
+
+func (w *simWorld) step(e simEvent) {
+	if e.kind == simCall {
+		e.fn()
+		return
+	}
+	if e.kind == simDeliver {
+		w.deliver(e.flight)
+		return
+	}
+	n := w.nodes[e.node]
+	if !n.up || n.run != e.run {
+		return
+	}
+	if n.paused > w.now {
+		e.at = n.paused
+		w.schedule(e)
+		return
+	}
+	switch e.kind {
+	case simTick:
+		if e.at >= n.tickAt {
+			n.tickAt = never
+		}
+		if n.local() < n.core.wake {
+			n.handle(output{}) // woken early: another tick is due later
+			return
+		}
+		n.do((*state).tick)
+	case simSaved:
+		n.savedOne()
+	case simOp:
+		w.clientOp(n)
+		w.schedule(simEvent{at: w.now + w.faults.opsEvery, kind: simOp, node: e.node, run: e.run})
+	case simReply:
+		w.clientReply(n, e.op)
+	}
+}
+
+// describe is a message for the trace.
+func describe(m message) string {
+	switch m := m.(type) {
+	case *updateMsg:
+		var b strings.Builder
+		fmt.Fprintf(&b, "UPDATE seq %x", m.Seq&0xffff)
+		for i := range m.Peers {
+			e := &m.Peers[i]
+			fmt.Fprintf(&b, " peer(%s %v v%d %s)", e.ID.short(), e.State, e.Version, e.Addr)
+		}
+		for _, r := range m.Shards {
+			fmt.Fprintf(&b, " shard(%s %v)", r.ID.short(), r.Epoch)
+		}
+		for _, r := range m.Slots.Runs {
+			fmt.Fprintf(&b, " %d-%d>%s.%d", r.First, r.Last, m.Slots.Shards[r.Shard].short(), r.Move)
+			if b.Len() > 300 {
+				b.WriteString(" ...")
+				break
+			}
+		}
+		for i := range m.Voters {
+			fmt.Fprintf(&b, " voters %v", describeVoters(&m.Voters[i]))
+		}
+		return b.String()
+	case *voteMsg:
+		return fmt.Sprintf("VOTE v%v %s %v %v %v", m.Voters, m.Shard.short(), m.Epoch, m.Why, briefMoves(m.Slots))
+	case *grantMsg:
+		return fmt.Sprintf("GRANT v%v %s %v accepted %v", m.Voters, m.Shard.short(), m.Epoch, briefAccepts(&m.Accepted))
+	case *refuseMsg:
+		return fmt.Sprintf("REFUSE v%v %s %v: %v promised %v in %d ms", m.Voters, m.Shard.short(), m.Epoch, m.Why, m.Promised, m.RetryIn)
+	case *recordMsg:
+		return fmt.Sprintf("RECORD v%v %s %v n%d kept %v opened %v", m.Voters, m.Record.Shard.short(), m.Record.Epoch, m.Record.N, briefAccepts(&m.Kept), briefMoves(m.Opened))
+	case *acceptMsg:
+		return fmt.Sprintf("ACCEPT v%v %s %v ballot %x n%d lease %d", m.Voters, m.Shard.short(), m.Epoch, m.Ballot&0xffff, m.N, m.Lease)
+	case *moveMsg:
+		return fmt.Sprintf("MOVE v%v %s %v ballot %x %v", m.Voters, m.Shard.short(), m.Epoch, m.Ballot&0xffff, briefAccepts(&m.Slots))
+	case *stopMsg:
+		return fmt.Sprintf("STOP v%v ballot %d@%s", m.Voters, m.Ballot.Number, m.Ballot.Node.short())
+	case *stoppedMsg:
+		return fmt.Sprintf("STOPPED v%v ballot %d@%s starts %d", m.Voters, m.Ballot.Number, m.Ballot.Node.short(), len(m.Starts))
+	case *startMsg:
+		v := m.Value.voters()
+		return fmt.Sprintf("START ends v%v ballot %d@%s pull %v id %x %v", m.Voters, m.Ballot.Number, m.Ballot.Node.short(), m.Pull, m.Value.ID&0xffff, describeVoters(&v))
+	case *stageMsg:
+		return fmt.Sprintf("STAGE job %x %v -> %s %v", m.Job&0xffff, m.Epoch, m.To.short(), briefMoves(m.Slots))
+	case *stagedMsg:
+		return fmt.Sprintf("STAGED job %x %v %s", m.Job&0xffff, m.Epoch, m.Error)
+	case *failMsg:
+		return fmt.Sprintf("FAIL %v", m.Silent.Nodes)
+	case *refusedMsg:
+		return fmt.Sprintf("REFUSED %v", m.Why)
+	case *forwardMsg:
+		return fmt.Sprintf("FORWARD %x %v %s -> %s", m.Request&0xffff, briefMoves(m.Slots), m.From.short(), m.To.short())
+	case *forwardedMsg:
+		return fmt.Sprintf("FORWARDED %x %v", m.Request&0xffff, m.Error.Text)
+	default:
+		return m.kind().String()
+	}
+}
+
+func describeVoters(v *voterSet) string {
+	var ids []string
+	for _, m := range v.Members {
+		ids = append(ids, m.ID.short())
+	}
+	return fmt.Sprintf("v%v id %x %v", v.Version, v.ID&0xffff, ids)
+}
+
+func briefMoves(r moveRuns) string {
+	if len(r) > 6 {
+		return fmt.Sprintf("%d runs", len(r))
+	}
+	return fmt.Sprint([]moveRun(r))
+}
+
+func briefAccepts(r *acceptRuns) string {
+	var b strings.Builder
+	for i, run := range r.Runs {
+		if i == 6 {
+			fmt.Fprintf(&b, " +%d", len(r.Runs)-6)
+			break
+		}
+		fmt.Fprintf(&b, "[%d-%d>%s.%d %v]", run.First, run.Last, r.Shards[run.Shard].short(), run.Move, r.Epochs[run.Epoch])
+	}
+	return b.String()
+}
