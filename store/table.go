@@ -33,11 +33,12 @@ import (
 // a key is looked for along the array: that is one place in memory less to visit.
 type table struct {
 	// What a lookup needs comes first: 64 bytes, a cache line.
-	seed  maphash.Seed
-	heads []uint32 // a power of two of buckets, nil in a small table
-	first []entry  // the first chunk, as long as it has to be
+	tags  [smallTable]uint8 // of the entries of a small table, so that one look finds the right one
+	heads []uint32          // a power of two of buckets, nil in a small table
+	first []entry           // the first chunk, as long as it has to be
 	len   int
 
+	seed  maphash.Seed
 	rest  []*[chunkSize]entry // the other chunks
 	old   []uint32            // the former heads, until every chain has moved to heads; else nil
 	moved int                 // buckets of old, from its start, that have moved
@@ -102,9 +103,10 @@ func (t *table) lookup(key string, hash uint64) (int, *entry) {
 }
 
 func (t *table) lookAlong(key string, hash uint64) (int, *entry) {
+	tag := tagOf(hash)
 	for i := range t.first {
-		if e := &t.first[i]; e.is(key, hash) {
-			return i, e
+		if t.tags[i&(smallTable-1)] == tag && t.first[i].name() == key {
+			return i, &t.first[i]
 		}
 	}
 	return 0, nil
@@ -181,7 +183,9 @@ func (t *table) remove(key string) {
 		return
 	}
 	last := t.len - 1
-	if t.heads != nil {
+	if t.heads == nil {
+		t.tags[i] = t.tags[last]
+	} else {
 		*t.linkTo(i, hash) = e.next
 		if i != last {
 			*t.linkTo(last, t.hash(t.at(last).name())) = uint32(i + 1)
@@ -198,6 +202,7 @@ func (t *table) remove(key string) {
 // link puts the entry at position i, whose key has this hash, into its chain.
 func (t *table) link(i int, hash uint64) {
 	if t.heads == nil {
+		t.tags[i] = tagOf(hash)
 		return
 	}
 	head := &t.heads[hash&uint64(len(t.heads)-1)]
