@@ -415,12 +415,17 @@ func (s *state) mergePeer(from *peer, e *peerEntry) {
 	}
 }
 
-// mergeSelf takes what others say of this node: only its state is theirs.
+// mergeSelf takes what others say of this node: only its state is theirs. What
+// they say of a key that it had before a RESET is not about the member that it
+// has become since, which rises above it.
 func (s *state) mergeSelf(e *peerEntry) {
-	if e.Key != s.key || !e.newerState(&s.self.peerEntry) {
-		return
+	switch {
+	case !e.newerState(&s.self.peerEntry):
+	case e.Key == s.key:
+		s.setPeer(s.self, pushNothing, func(q *peerEntry) { q.State, q.Version = e.State, e.Version })
+	case !s.cluster.IsZero():
+		s.setPeer(s.self, pushChange, func(q *peerEntry) { q.Version = e.Version + 1 })
 	}
-	s.setPeer(s.self, pushNothing, func(q *peerEntry) { q.State, q.Version = e.State, e.Version })
 }
 
 func (s *state) mergeSilent(e *silentEntry) {

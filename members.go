@@ -86,7 +86,7 @@ func known(p *peer, from *sender) bool {
 // admitMember reads a message of a node of the same formed cluster.
 func (s *state) admitMember(p *peer, from *sender, m message) *peer {
 	switch {
-	case isMeet(m):
+	case s.self.State != forgotten && (isMeet(m) || s.meetingOf(m) != nil):
 		if !known(p, from) {
 			p = s.add(from)
 		}
@@ -187,6 +187,9 @@ func (s *state) claimedTwice(claims *slotRuns) (Slot, bool) {
 
 // admitJoiner reads a message of an unformed node at a formed one.
 func (s *state) admitJoiner(p *peer, from *sender, to wanted, m message) *peer {
+	if s.self.State == forgotten {
+		return nil // this node has nobody to bring it to
+	}
 	if known(p, from) {
 		s.invite(p) // it has been taken, and has not heard so
 		return nil
@@ -210,7 +213,7 @@ func (s *state) admitJoiner(p *peer, from *sender, to wanted, m message) *peer {
 }
 
 // invite tells a node that it is a member: the entry that names it, and the
-// voters.
+// voters, so that it finds its way if this node is on its own way out.
 func (s *state) invite(p *peer) {
 	if s.timeSince(p.toldAt) < s.cfg.nodeTimeout/50 {
 		return
@@ -218,6 +221,11 @@ func (s *state) invite(p *peer) {
 	p.toldAt = s.now
 	s.post(p, s.newUpdate(func(u *updateMsg) {
 		u.Peers = []peerEntry{p.peerEntry, s.self.peerEntry}
+		for _, v := range s.table.voters.Members {
+			if q := s.peers.get(v.ID); q != nil && q != s.self && q != p {
+				u.Peers = append(u.Peers, q.peerEntry)
+			}
+		}
 		u.Voters = []voterSet{s.table.voters}
 		u.Met = p.metNonce
 	}))

@@ -425,6 +425,7 @@ func (w *simWorld) checkMoved(n *simNode, e Event) {
 		if giver != c.self.Shard || c.table.slots.at(slot).shard.IsZero() {
 			l.loose[simSlotKey{c.cluster, slot}] = true
 			l.resets[simSlotKey{c.cluster, slot}]++
+			delete(l.committed, simSlotKey{c.cluster, slot})
 			l.reach("taken by an operator")
 		} else {
 			l.reach("handed over")
