@@ -19,10 +19,15 @@ const (
 
 	// What a frame may have, its header included.
 	controlLimit = 64 << 10
-	claimsLimit  = 1 << 20              // 0.7 MB if every slot goes to a shard of its own
-	votesLimit   = 4 << 20              // several such tables
-	bulkLimit    = 1<<20 + 1<<10        // a chunk of data and what says whose it is
-	beatLimit    = frameHeader + 1 + 78 // every number as large as its type allows
+	claimsLimit  = 1 << 20       // 0.7 MB if every slot goes to a shard of its own
+	votesLimit   = 4 << 20       // several such tables
+	bulkLimit    = 1<<20 + 1<<10 // a chunk of data and what says whose it is
+
+	// A heartbeat has at most 64 bytes as long as Epoch and Promised are below
+	// 2^32, N and Lease below 2^16 and Position below 2^40. One that has outgrown
+	// them must still get through, or its sender falls silent: this is as large as
+	// the types allow.
+	beatLimit = 84
 )
 
 // frameLimits says how many bytes a frame of a kind has at most, its header
