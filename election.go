@@ -406,7 +406,9 @@ type repairs struct {
 //   - an accepted move above m+1 proves that it has left: neither kept nor opened;
 //   - of the accepted moves m+1 the one of the highest epoch is kept, unless a
 //     later primary has opened the slot at m since;
-//   - else the slot is opened.
+//   - else the slot is opened, if a grant knows of the move that brought it: what
+//     the table has by hearsay alone is not. Where voters have been imposed such
+//     knowledge may be lost, and the table is believed.
 func (s *state) repair(c *candidacy) repairs {
 	named := make(map[Slot]uint64) // of slots with a higher accepted move
 	best := make(map[Slot]accepted)
@@ -453,7 +455,7 @@ func (s *state) repair(c *candidacy) repairs {
 		case left.Contains(slot):
 		case keep:
 			r.kept.add(slot, accepted{b.shard, b.move, c.epoch})
-		case !proven.Contains(slot) && !c.shard.IsZero():
+		case !proven.Contains(slot) && !c.shard.IsZero() && s.table.voters.Version.Forced == 0:
 			r.unproven.Add(slot)
 		default:
 			r.opened.add(slot, m)

@@ -58,9 +58,11 @@ func (s *state) findsSilent(voter NodeID, p *peer) bool {
 	return v != nil && v.beatAt != never && s.now-v.beatAt < 2*s.cfg.nodeTimeout && v.silent.lists(p.ID)
 }
 
-func (s *state) failedID(id NodeID) bool {
-	p := s.peers.get(id)
-	return p == nil || p.State == forgotten || s.failed(p)
+// shardFailed reports whether a shard's primary has failed, or is a member of
+// that shard no more.
+func (s *state) shardFailed(id ShardID) bool {
+	p := s.peers.get(s.table.primary(id))
+	return p == nil || p.State == forgotten || p.Shard != id || s.failed(p)
 }
 
 // failureTick renews the list of whom this node finds silent. A voter tells it
@@ -142,7 +144,7 @@ func (s *state) clusterState() (ok bool, reason string) {
 		return false, fmt.Sprintf("%d slots have no owner", s.table.unassigned)
 	}
 	for _, id := range s.table.order {
-		if s.table.owned[id] > 0 && s.failedID(s.table.primary(id)) {
+		if s.table.owned[id] > 0 && s.shardFailed(id) {
 			return false, fmt.Sprintf("the primary %s of %d slots has failed", s.table.primary(id), s.table.owned[id])
 		}
 	}

@@ -370,17 +370,23 @@ func (s *state) onStage(p *peer, m *stageMsg) {
 	if s.stagePast(m) {
 		return
 	}
+	if s.staleStage(m) {
+		return // late: the highest one counts
+	}
+	refuse := func(text string) {
+		s.post(p, &stagedMsg{Job: m.Job, Giver: m.Giver, Epoch: m.Epoch, Position: m.Position, Error: text})
+	}
 	h := s.stages[m.Job]
 	switch {
+	case h == nil && (s.leave != nil || s.self.State != present):
+		refuse("the target is leaving")
+		return
 	case h == nil && len(s.stages) >= stagesMax:
-		s.post(p, &stagedMsg{Job: m.Job, Giver: m.Giver, Epoch: m.Epoch, Position: m.Position,
-			Error: fmt.Sprintf("the target holds %d stages already", stagesMax)})
+		refuse(fmt.Sprintf("the target holds %d stages already", stagesMax))
 		return
 	case h == nil:
 		h = &heldStage{}
 		s.stages[m.Job] = h
-	case m.Epoch.less(h.Epoch) || m.Epoch == h.Epoch && m.Position < h.Position:
-		return // late: the highest one counts
 	}
 	if h.Epoch != m.Epoch || h.Position != m.Position {
 		*h = heldStage{stageMsg: *m, from: p.ID}
@@ -398,6 +404,43 @@ func (s *state) onStage(p *peer, m *stageMsg) {
 		h.pending = true
 		s.tell(stageTell{h})
 	}
+}
+
+// staleStage reports whether a stage of the same slots with a higher epoch and
+// position is known, and drops those with a lower one.
+func (s *state) staleStage(m *stageMsg) bool {
+	for _, job := range sortedKeys(s.stages) {
+		h := s.stages[job]
+		if h.Giver != m.Giver || !h.overlaps(m.Slots) {
+			continue
+		}
+		if m.before(&h.stageMsg) {
+			return true
+		}
+		if job != m.Job {
+			s.dropStage(h)
+		}
+	}
+	return false
+}
+
+// before reports whether m is of an older state of the giver's log than o.
+func (m *stageMsg) before(o *stageMsg) bool {
+	if c := m.Epoch.Compare(o.Epoch); c != 0 {
+		return c < 0
+	}
+	return m.Position < o.Position
+}
+
+func (h *heldStage) overlaps(slots moveRuns) bool {
+	for _, a := range h.Slots {
+		for _, b := range slots {
+			if a.First <= b.Last && b.First <= a.Last {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // stagePast reports whether every slot of a stage has moved on already.

@@ -779,6 +779,8 @@ func (s *state) departTick() {
 			d.gaveAt = s.now
 			s.startCommand(0, s.table.slotsOf(s.self.Shard), ShardID{})
 		}
+	case !alone && s.awaitsSlots():
+		// What it has agreed to take is cancelled, or comes and is given away.
 	case !alone && s.self.State == present:
 		s.setPeer(s.self, pushChange, func(e *peerEntry) { e.State, e.Version = leaving, e.Version+1 })
 	case !alone && (s.table.voters.has(s.id) || !s.newSetActive()) && !mutated(mutResetEarly):
@@ -793,6 +795,11 @@ func (s *state) departTick() {
 		s.leave = nil
 		s.reply(d.command, nil)
 	}
+}
+
+// awaitsSlots reports whether slots may still come to this node's shard.
+func (s *state) awaitsSlots() bool {
+	return len(s.stages) > 0 || slices.ContainsFunc(s.ops, func(op *operation) bool { return op.part.to == s.self.Shard })
 }
 
 // wipe makes this node unformed and alone.

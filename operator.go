@@ -122,6 +122,10 @@ func (s *state) slotsCommand(id uint64, slots SlotSet, to ShardID, check func(Sl
 		s.reply(id, clusterDown("this node has been forgotten by its cluster"))
 		return
 	}
+	if s.leave != nil && to == s.self.Shard {
+		s.reply(id, invalid("this node is leaving: it takes no slots"))
+		return
+	}
 	for slot := range slots.All() {
 		if err := check(slot); err != nil {
 			s.reply(id, err)
@@ -170,7 +174,7 @@ func (s *state) startPart(p *slotPart) {
 		if err := s.give(s.cfg.random()|1, p.slots, p.to, true, p); err != nil {
 			s.partDone(p, err)
 		}
-	case p.from.IsZero() || s.failedID(owner) && owner != s.id:
+	case p.from.IsZero() || s.shardFailed(p.from):
 		if executor := s.taker(p.to); executor == s.id {
 			s.startOperation(p)
 		} else {

@@ -30,8 +30,7 @@ type simLedger struct {
 	winners map[simWinKey]NodeID     // EP3
 	grants  map[simGrantKey]simGrant // EP3, EP4
 	voters  map[simVersionKey]uint64 // OW0
-	met     map[NodeID]time.Duration // MB1
-	out     map[NodeID]time.Duration // forgotten by a command, or because it had left
+	met     map[simMetKey]bool       // MB1
 	forced  map[NodeID]bool
 	reached map[string]int // rare states, by name
 }
@@ -74,6 +73,11 @@ type (
 		candidate NodeID
 		versions  []voterVersion
 	}
+	simMetKey struct {
+		id      NodeID
+		key     uint64
+		version uint64
+	}
 	simVersionKey struct {
 		cluster ClusterID
 		version voterVersion
@@ -86,7 +90,7 @@ func (l *simLedger) init() {
 	l.lastAck, l.resets = map[simSlotKey]simAckKey{}, map[simSlotKey]int{}
 	l.owners, l.epochs, l.winners = map[simOwnerKey]ShardID{}, map[simEpochKey]bool{}, map[simWinKey]NodeID{}
 	l.grants, l.voters = map[simGrantKey]simGrant{}, map[simVersionKey]uint64{}
-	l.met, l.out, l.forced = map[NodeID]time.Duration{}, map[NodeID]time.Duration{}, map[NodeID]bool{}
+	l.met, l.forced = map[simMetKey]bool{}, map[NodeID]bool{}
 	l.reached = map[string]int{}
 }
 
@@ -358,7 +362,11 @@ func (w *simWorld) checkPeers(n *simNode) {
 			w.fail("MB6", "%s: entry of %s goes back from %+v to %+v", n.name(), p.ID.short(), was, is)
 		}
 		if was.state == forgotten && is.state != forgotten && !c.cluster.IsZero() {
-			if met, ok := l.met[p.ID]; !ok || met < l.out[p.ID] {
+			met := false
+			for v := was.version + 1; v <= is.version; v++ {
+				met = met || l.met[simMetKey{p.ID, is.key, v}]
+			}
+			if !met {
 				w.fail("MB1", "%s: %s is back, and nobody has met it", n.name(), p.ID.short())
 			}
 		}
@@ -372,9 +380,9 @@ func (w *simWorld) checkEvent(n *simNode, e Event) {
 	c := n.core
 	switch e.Kind {
 	case EventMember:
-		l.met[e.Node] = w.now
-	case EventForgotten:
-		l.out[e.Node] = w.now
+		if p := c.peers.get(e.Node); p != nil {
+			l.met[simMetKey{p.ID, p.Key, p.Version}] = true
+		}
 	case EventReset:
 		n.durableEpoch = c.epochHigh
 		n.knownPeers = map[NodeID]simPeerSeen{}
@@ -382,7 +390,12 @@ func (w *simWorld) checkEvent(n *simNode, e Event) {
 		for _, id := range c.table.order {
 			l.epochs[simEpochKey{c.cluster, id, c.table.shards[id]}] = true
 		}
+		n.formedStore()
 		l.reach("formed")
+	case EventJoined:
+		if c.lead != nil {
+			n.formedStore()
+		}
 	case EventPrimary:
 		l.reach("elected")
 		w.checkWin(n, e)
@@ -468,7 +481,7 @@ func (w *simWorld) afterForeign(f *simFlight, to *simNode, b simForeign) {
 	w.ledger.reach("frame of another cluster")
 	c := to.core
 	_, refused := f.msg.(*refusedMsg)
-	if c.cluster != b.cluster || c.table.sum != b.table || c.peers.sum != b.peers && !refused {
+	if c.cluster != b.cluster || (c.table.sum != b.table || c.peers.sum != b.peers) && !refused {
 		w.fail("MB2", "%s: %v of cluster %s changes something", to.name(), f.msg.kind(), f.from.Cluster)
 	}
 }
@@ -590,7 +603,8 @@ func (g *simGroup) unserved(w *simWorld) string {
 		if owner.IsZero() || served.Contains(slot) {
 			continue
 		}
-		if slices.ContainsFunc(g.nodes, func(n *simNode) bool { return n.core.id == owner }) {
+		shard := first.table.slots.at(slot).shard
+		if slices.ContainsFunc(g.nodes, func(n *simNode) bool { return n.core.id == owner && n.core.self.Shard == shard }) {
 			return fmt.Sprintf("LV1: slot %d of %s is not served", slot, owner.short())
 		}
 	}

@@ -20,7 +20,14 @@ type simWrite struct {
 type simStore struct {
 	values map[Slot]*simWrite
 	moves  map[Slot]uint64 // move under which the slot was last owned here
-	staged map[simSlotMove]*simWrite
+	staged map[simSlotMove]simStaged
+}
+
+// simStaged is staged data, as of a position of the giver.
+type simStaged struct {
+	value    *simWrite
+	epoch    Epoch
+	position uint64
 }
 
 type simSlotMove struct {
@@ -29,7 +36,7 @@ type simSlotMove struct {
 }
 
 func newSimStore() simStore {
-	return simStore{values: map[Slot]*simWrite{}, moves: map[Slot]uint64{}, staged: map[simSlotMove]*simWrite{}}
+	return simStore{values: map[Slot]*simWrite{}, moves: map[Slot]uint64{}, staged: map[simSlotMove]simStaged{}}
 }
 
 // simPending is a request that has run and waits for its reply.
@@ -154,12 +161,8 @@ func (n *simNode) storeEvent(e Event) {
 	switch e.Kind {
 	case EventReset:
 		n.store = newSimStore()
-	case EventFormed:
-		n.formedStore()
 	case EventJoined:
-		if n.core.lead != nil {
-			n.formedStore()
-		} else {
+		if n.core.lead == nil {
 			n.store = newSimStore()
 		}
 	}
@@ -190,10 +193,10 @@ func (n *simNode) frozen(t freezeTell) {
 func (n *simNode) takeStage(h *heldStage) {
 	data := n.w.ledger.transfers[h.Position]
 	h.Slots.each(func(slot Slot, move uint64) {
-		if v := data[slot]; v != nil {
-			n.store.staged[simSlotMove{slot, move}] = v
-		} else {
-			delete(n.store.staged, simSlotMove{slot, move})
+		k := simSlotMove{slot, move}
+		have := n.store.staged[k]
+		if have.epoch.less(h.Epoch) || have.epoch == h.Epoch && have.position < h.Position {
+			n.store.staged[k] = simStaged{data[slot], h.Epoch, h.Position}
 		}
 	})
 	n.do(func(s *state, now time.Duration) output { return s.stageHeld(now, h.Job, h.Position) })
@@ -207,7 +210,7 @@ func (n *simNode) adopt(slots moveRuns) {
 			return
 		}
 		if v, ok := n.store.staged[simSlotMove{slot, move}]; ok {
-			n.store.values[slot] = v
+			n.store.values[slot] = v.value
 		} else if !owned || was+2 != move || !n.w.ledger.ownerAt(n, slot, was+1).IsZero() {
 			delete(n.store.values, slot) // what another shard has served since is not here
 		}

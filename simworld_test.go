@@ -490,10 +490,7 @@ func (n *simNode) restart() {
 
 func (n *simNode) send(m send) {
 	w := n.w
-	f := &simFlight{from: *m.from, node: int32(n.index), addr: m.to.addr, msg: m.msg, to: wanted{ID: m.to.id, Key: m.to.key}}
-	if p := n.core.peers.get(m.to.id); p != nil && p.Key == m.to.key {
-		f.to.Incarnation = p.incarnation
-	}
+	f := &simFlight{from: *m.from, node: int32(n.index), addr: m.to.addr, msg: m.msg, to: m.to.wanted}
 	w.checkSend(n, m.msg)
 	if w.onSend != nil {
 		w.onSend(n, m.msg)

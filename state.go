@@ -48,10 +48,10 @@ type send struct {
 	after uint64
 }
 
-// dest is where a message goes: a node, or whoever lives at an address.
+// dest is where a message goes: a node, or whoever lives at an address. A
+// process of the node that is not the one named refuses it.
 type dest struct {
-	id   NodeID
-	key  uint64
+	wanted
 	addr string
 }
 
@@ -562,7 +562,7 @@ func (s *state) post(p *peer, m message) {
 		s.loop = append(s.loop, looped{m, loopNew})
 		return
 	}
-	s.out.sends = append(s.out.sends, send{from: s.who, to: dest{p.ID, p.Key, p.Addr}, msg: m})
+	s.out.sends = append(s.out.sends, send{from: s.who, to: dest{wanted{p.ID, p.Key, p.incarnation}, p.Addr}, msg: m})
 }
 
 func (s *state) postTo(id NodeID, m message) {
@@ -578,7 +578,7 @@ func (s *state) postAddr(addr string, m message) {
 
 // answer sends m back to a sender, who need not be a member.
 func (s *state) answer(from *sender, m message) {
-	s.out.sends = append(s.out.sends, send{from: s.who, to: dest{from.ID, from.Key, from.Addr}, msg: m})
+	s.out.sends = append(s.out.sends, send{from: s.who, to: dest{wanted{from.ID, from.Key, from.Incarnation}, from.Addr}, msg: m})
 }
 
 func (s *state) postVoters(m message) {

@@ -137,7 +137,7 @@ func (s *state) onVote(p *peer, m *voteMsg) {
 		s.refuse(p, m, refuseInSync, s.cfg.nodeTimeout/5)
 		return
 	}
-	if m.Why == whyOperator && !m.Shard.IsZero() && !s.failedID(s.table.primary(m.Shard)) && !mutated(mutTakeAlive) {
+	if m.Why == whyOperator && !m.Shard.IsZero() && !s.shardFailed(m.Shard) && !mutated(mutTakeAlive) {
 		s.refuse(p, m, refuseLives, s.cfg.nodeTimeout/10)
 		return
 	}
