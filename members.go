@@ -356,8 +356,13 @@ func (s *state) add(from *sender) *peer {
 // cluster. Nothing leaves under the cluster's id before it is saved.
 func (s *state) join(from *sender, u *updateMsg) {
 	s.event(Event{Kind: EventJoined, Node: from.ID, Addr: from.Addr})
-	s.cluster = from.Cluster
 	formedHere := s.form.holds() && s.form.value.Cluster == from.Cluster
+	var queued []queuedCommand
+	if formedHere {
+		queued, s.form.queued = s.form.queued, nil // what they have waited for has come
+	}
+	s.abandon(clusterDown("this node has joined a cluster meanwhile"))
+	s.cluster = from.Cluster
 	s.forgetVotes()
 	s.change = nil
 	s.dropTable()
@@ -385,10 +390,10 @@ func (s *state) join(from *sender, u *updateMsg) {
 	}
 	if formedHere {
 		s.leadAsFormed(s.form.value, s.form.savedAt)
-		s.form = formation{}
+		s.form = formation{queued: queued}
 		s.mark(cellKey{kind: cellStart})
+		s.runQueued()
 	}
-	s.failQueued(clusterDown("this node has joined a cluster"))
 	s.beat(p, false)
 	s.exchange(p)
 	s.reassess, s.viewDirty = true, true
@@ -804,6 +809,7 @@ func (s *state) awaitsSlots() bool {
 
 // wipe makes this node unformed and alone.
 func (s *state) wipe(hard bool) {
+	s.abandon(clusterDown("this node has been reset meanwhile"))
 	for _, p := range s.peers.ordered {
 		s.mark(cellKey{kind: cellPeer, id: [20]byte(p.ID)})
 	}
@@ -811,7 +817,7 @@ func (s *state) wipe(hard bool) {
 	s.table.members = map[ShardID]int{}
 	s.forgetVotes()
 	s.change, s.form, s.lead, s.stand, s.knownRecord = nil, formation{}, nil, nil, nil
-	s.stages, s.gone, s.ops = map[uint64]*heldStage{}, nil, nil
+	s.stages, s.gone, s.arrived = map[uint64]*heldStage{}, nil, nil
 	s.used, s.heard = map[ShardID]uint64{}, map[ShardID]uint64{}
 	s.cluster = ClusterID{}
 	s.peers = newPeerSet(&s.table, s.salt())

@@ -437,6 +437,26 @@ func (s *state) timeOut(op *operation) {
 	}
 }
 
+// abandon answers what is under way, for this node is not what it was when it
+// was asked. What it would still push is of no meaning to others now.
+func (s *state) abandon(err *commandError) {
+	s.failQueued(err)
+	for _, w := range s.waits {
+		s.reply(w.command, nil) // done, and told to who could be told
+	}
+	for _, b := range s.bumps {
+		s.reply(b.command, err)
+	}
+	s.waits, s.bumps, s.pending = nil, nil, pendingPush{}
+	for _, id := range sortedKeys(s.forwards) {
+		s.endForward(s.forwards[id], err)
+	}
+	for _, op := range slices.Clone(s.ops) {
+		s.endOperation(op, err)
+	}
+	s.pending, s.forwarded = pendingPush{}, map[forwardKey]*slotPart{}
+}
+
 func firstSlot(set SlotSet) (Slot, bool) {
 	for slot := range set.All() {
 		return slot, true

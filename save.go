@@ -82,7 +82,7 @@ func (s *state) cellValue(k cellKey) any {
 			return &p.peerEntry
 		}
 	case cellSlots:
-		return nonEmpty(pageRuns(&s.table.slots, k.page, (*slotRuns).add))
+		return nonEmpty(pageRuns[slotEntry, slotRuns](&s.table.slots, k.page))
 	case cellShard:
 		if e, ok := s.table.shards[ShardID(k.id)]; ok {
 			return &e
@@ -100,9 +100,9 @@ func (s *state) cellValue(k cellKey) any {
 			return c
 		}
 	case cellAccepted:
-		return nonEmpty(pageRuns(&s.vote.accepted, k.page, (*acceptRuns).add))
+		return nonEmpty(pageRuns[accepted, acceptRuns](&s.vote.accepted, k.page))
 	case cellOpened:
-		return nonEmpty(pageRuns(&s.vote.opened, k.page, (*openRuns).add))
+		return nonEmpty(pageRuns[opening, openRuns](&s.vote.opened, k.page))
 	case cellLease:
 		return &numberCell{uint64(s.vote.maxLease)}
 	case cellStop:
@@ -126,24 +126,23 @@ func (s *state) cellValue(k cellKey) any {
 }
 
 // pageRuns is the runs of a page; nil if every value of it is zero.
-func pageRuns[V comparable, R any](m *slotMap[V], page uint8, add func(*R, Slot, V)) *R {
-	p := m.pages[page]
-	if p == nil {
+func pageRuns[V comparable, R any, P interface {
+	*R
+	add(Slot, V)
+	extend(Slot)
+	empty() bool
+}](m *slotMap[V], page uint8) *R {
+	r := P(new(R))
+	addPage(m.pages[page], Slot(page)*pageSlots, r.add, r.extend)
+	if r.empty() {
 		return nil
-	}
-	var zero V
-	var r *R
-	for i, v := range p {
-		if v == zero {
-			continue
-		}
-		if r == nil {
-			r = new(R)
-		}
-		add(r, Slot(int(page)*pageSlots+i), v)
 	}
 	return r
 }
+
+func (r *slotRuns) empty() bool   { return len(r.Runs) == 0 }
+func (r *acceptRuns) empty() bool { return len(r.Runs) == 0 }
+func (r *openRuns) empty() bool   { return len(r.Runs) == 0 }
 
 // nonEmpty turns a nil pointer into a nil value.
 func nonEmpty[R any](r *R) any {

@@ -14,6 +14,7 @@ import (
 type simLedger struct {
 	unclean   bool // an operator has decided without a majority
 	hot       []Slot
+	serving   []*simNode // of one look
 	position  uint64
 	transfers map[uint64]map[Slot]*simWrite
 
@@ -25,12 +26,12 @@ type simLedger struct {
 	asked     int
 	answered  int
 
-	owners  map[simOwnerKey]ShardID  // EP5
-	epochs  map[simEpochKey]bool     // EP9: who has come by an epoch rightly
-	winners map[simWinKey]NodeID     // EP3
-	grants  map[simGrantKey]simGrant // EP3, EP4
-	voters  map[simVersionKey]uint64 // OW0
-	met     map[simMetKey]bool       // MB1
+	owners  map[ClusterID]*[NumSlots][]ShardID // EP5: by slot and move
+	epochs  map[simEpochKey]bool               // EP9: who has come by an epoch rightly
+	winners map[simWinKey]NodeID               // EP3
+	grants  map[simGrantKey]simGrant           // EP3, EP4
+	voters  map[simVersionKey]uint64           // OW0
+	met     map[simMetKey]bool                 // MB1
 	forced  map[NodeID]bool
 	reached map[string]int // rare states, by name
 }
@@ -45,11 +46,6 @@ type (
 		epoch Epoch
 		node  int32
 		at    time.Duration
-	}
-	simOwnerKey struct {
-		cluster ClusterID
-		slot    Slot
-		move    uint64
 	}
 	simEpochKey struct {
 		cluster ClusterID
@@ -88,7 +84,7 @@ func (l *simLedger) init() {
 	l.transfers = map[uint64]map[Slot]*simWrite{}
 	l.committed, l.loose = map[simSlotKey]*simWrite{}, map[simSlotKey]bool{}
 	l.lastAck, l.resets = map[simSlotKey]simAckKey{}, map[simSlotKey]int{}
-	l.owners, l.epochs, l.winners = map[simOwnerKey]ShardID{}, map[simEpochKey]bool{}, map[simWinKey]NodeID{}
+	l.owners, l.epochs, l.winners = map[ClusterID]*[NumSlots][]ShardID{}, map[simEpochKey]bool{}, map[simWinKey]NodeID{}
 	l.grants, l.voters = map[simGrantKey]simGrant{}, map[simVersionKey]uint64{}
 	l.met, l.forced = map[simMetKey]bool{}, map[NodeID]bool{}
 	l.reached = map[string]int{}
@@ -100,8 +96,26 @@ func (l *simLedger) reach(name string) { l.reached[name]++ }
 
 // ownerAt is who has owned a slot at a move.
 func (l *simLedger) ownerAt(n *simNode, slot Slot, move uint64) ShardID {
-	return l.owners[simOwnerKey{n.core.cluster, slot, move}]
+	h := l.owners[n.core.cluster]
+	if h == nil || move >= uint64(len(h[slot])) {
+		return ShardID{}
+	}
+	return h[slot][move]
 }
+
+// noteOwner remembers who owns a slot at a move, and says who else does.
+func (l *simLedger) noteOwner(h *[NumSlots][]ShardID, slot Slot, e slotEntry) (other ShardID, same bool) {
+	for uint64(len(h[slot])) <= e.move {
+		h[slot] = append(h[slot], simUnknown)
+	}
+	if at := &h[slot][e.move]; *at == simUnknown {
+		*at = e.shard
+	}
+	return h[slot][e.move], h[slot][e.move] == e.shard
+}
+
+// simUnknown is the owner of a move that nobody has shown yet.
+var simUnknown = ShardID{0xff, 0xff, 0xff}
 
 // ---- acknowledgements
 
@@ -201,31 +215,34 @@ func descends(a, b *simWrite) bool {
 
 // checkOverlap: no two nodes could acknowledge for one slot at this moment.
 func (w *simWorld) checkOverlap() {
-	if !w.ledger.unclean {
-		type server struct {
-			n     *simNode
-			slots SlotSet
+	w.after(10*time.Millisecond, w.checkOverlap)
+	if w.ledger.unclean {
+		return
+	}
+	who := w.ledger.serving[:0]
+	for _, n := range w.nodes {
+		if !n.up || n.paused > w.now || n.core.cluster.IsZero() || n.local() >= n.core.servesUntil() {
+			continue
 		}
-		var all SlotSet
-		var who []server
-		for _, n := range w.nodes {
-			if !n.up || n.paused > w.now || n.core.cluster.IsZero() || n.local() >= n.core.servesUntil() {
-				continue
+		for _, o := range who {
+			if o.core.cluster == n.core.cluster && overlap(&o.core.serve.slots, &n.core.serve.slots) {
+				shared := o.core.serve.slots
+				shared.Intersect(&n.core.serve.slots)
+				w.fail("OW1", "%s and %s both serve %s", o.name(), n.name(), shared.String())
 			}
-			both := all
-			both.Intersect(&n.core.serve.slots)
-			for _, o := range who {
-				shared := both
-				shared.Intersect(&o.slots)
-				if !shared.Empty() && o.n.core.cluster == n.core.cluster {
-					w.fail("OW1", "%s and %s both serve %s", o.n.name(), n.name(), shared.String())
-				}
-			}
-			all.Union(&n.core.serve.slots)
-			who = append(who, server{n, n.core.serve.slots})
+		}
+		who = append(who, n)
+	}
+	w.ledger.serving = who
+}
+
+func overlap(a, b *SlotSet) bool {
+	for i := range a.words {
+		if a.words[i]&b.words[i] != 0 {
+			return true
 		}
 	}
-	w.after(10*time.Millisecond, w.checkOverlap)
+	return false
 }
 
 // ---- votes, before they leave
@@ -331,16 +348,18 @@ func (w *simWorld) checkPage(n *simNode, page int) {
 	if p == nil || w.ledger.unclean {
 		return
 	}
+	h := w.ledger.owners[c.cluster]
+	if h == nil {
+		h = new([NumSlots][]ShardID)
+		w.ledger.owners[c.cluster] = h
+	}
 	for i := range p {
-		e := p[i]
-		if e.move == 0 {
+		slot := Slot(page*pageSlots + i)
+		if p[i].move == 0 {
 			continue
 		}
-		k := simOwnerKey{c.cluster, Slot(page*pageSlots + i), e.move}
-		if have, ok := w.ledger.owners[k]; !ok {
-			w.ledger.owners[k] = e.shard
-		} else if have != e.shard {
-			w.fail("EP5", "%s: slot %d at move %d belongs to %s, elsewhere to %s", n.name(), k.slot, e.move, e.shard.short(), have.short())
+		if other, same := w.ledger.noteOwner(h, slot, p[i]); !same {
+			w.fail("EP5", "%s: slot %d at move %d belongs to %s, elsewhere to %s", n.name(), slot, p[i].move, p[i].shard.short(), other.short())
 		}
 	}
 }
@@ -434,7 +453,7 @@ func (w *simWorld) checkMoved(n *simNode, e Event) {
 	l, c := &w.ledger, n.core
 	for slot := range e.Slots.All() {
 		move := c.table.slots.at(slot).move
-		giver := l.owners[simOwnerKey{c.cluster, slot, move - 1}]
+		giver := l.ownerAt(n, slot, move-1)
 		if giver != c.self.Shard || c.table.slots.at(slot).shard.IsZero() {
 			l.loose[simSlotKey{c.cluster, slot}] = true
 			l.resets[simSlotKey{c.cluster, slot}]++

@@ -195,6 +195,7 @@ type state struct {
 	// Saving.
 	wake     time.Duration // when the next tick is due
 	dirty    map[cellKey]struct{}
+	marked   cellKey // last
 	saveSeq  uint64
 	savedSeq uint64
 	identity uint64 // the save that holds this node's identity
@@ -423,7 +424,15 @@ func (s *state) saveDirty() {
 	s.out.saves = append(s.out.saves, save{s.saveSeq, cells})
 }
 
-func (s *state) mark(k cellKey) { s.dirty[k] = struct{}{} }
+// mark notes that a cell has changed. Slots change by the run, so that the same
+// cell is often marked again at once.
+func (s *state) mark(k cellKey) {
+	if k == s.marked && len(s.dirty) > 0 {
+		return
+	}
+	s.marked = k
+	s.dirty[k] = struct{}{}
+}
 
 // identitySaved holds every frame, heartbeats too, back until this node's
 // identity is on disk.

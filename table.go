@@ -138,6 +138,10 @@ func (t *table) count(id ShardID, n int) {
 		t.unassigned += n
 		return
 	}
+	if was := t.owned[id]; was > 0 && was+n > 0 {
+		t.owned[id] = was + n // it stays useful
+		return
+	}
 	t.recount(id, func() { addCount(t.owned, id, n) })
 }
 
@@ -397,6 +401,34 @@ func (r *acceptRuns) add(s Slot, a accepted) {
 	r.Runs = append(r.Runs, acceptRun{First: s, Last: s, Move: a.move,
 		Shard: paletteIndex(&r.Shards, a.shard), Epoch: paletteIndex(&r.Epochs, a.epoch)})
 }
+
+// addPage adds the values of a page that are not zero, run by run.
+func addPage[V comparable](page *[pageSlots]V, first Slot, add func(Slot, V), extend func(Slot)) {
+	if page == nil {
+		return
+	}
+	var zero V
+	for i := 0; i < pageSlots; {
+		v := page[i]
+		j := i + 1
+		for j < pageSlots && page[j] == v {
+			j++
+		}
+		if v != zero {
+			add(first+Slot(i), v)
+			if j > i+1 {
+				extend(first + Slot(j-1))
+			}
+		}
+		i = j
+	}
+}
+
+func (r *acceptRuns) extend(last Slot) { r.Runs[len(r.Runs)-1].Last = last }
+
+func (r *openRuns) extend(last Slot) { r.Runs[len(r.Runs)-1].Last = last }
+
+func (r *slotRuns) extend(last Slot) { r.Runs[len(r.Runs)-1].Last = last }
 
 func (r *acceptRuns) each(f func(Slot, accepted)) {
 	for _, run := range r.Runs {

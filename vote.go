@@ -339,16 +339,9 @@ func (s *state) allVotes() votes {
 		}
 	}
 	for i := range numPages {
-		accepts, opens := s.vote.accepted.pages[i], s.vote.opened.pages[i]
-		for j := range pageSlots {
-			slot := Slot(i*pageSlots + j)
-			if accepts != nil && accepts[j] != (accepted{}) {
-				v.Accepted.add(slot, accepts[j])
-			}
-			if opens != nil && opens[j] != (opening{}) {
-				v.Opened.add(slot, opens[j])
-			}
-		}
+		first := Slot(i * pageSlots)
+		addPage(s.vote.accepted.pages[i], first, v.Accepted.add, v.Accepted.extend)
+		addPage(s.vote.opened.pages[i], first, v.Opened.add, v.Opened.extend)
 	}
 	v.MaxLease = s.vote.maxLease
 	return v
