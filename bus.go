@@ -2,7 +2,8 @@ package slotmesh
 
 import (
 	"fmt"
-	"slices"
+	"unicode"
+	"unicode/utf8"
 )
 
 // The messages of the bus. Each is sent between two nodes over a connection
@@ -239,7 +240,7 @@ func (w why) String() string {
 	if w >= numWhys {
 		return fmt.Sprintf("why(%d)", uint8(w))
 	}
-	return [numWhys]string{"silence", "force", "operator"}[w]
+	return [numWhys]string{"silence", "consent", "force", "operator", "unclean"}[w]
 }
 
 // voteMsg (VOTE) asks for a promise: the sender stands for Shard. Repeated each
@@ -393,11 +394,17 @@ func (v *startValue) voters() voterSet {
 func (v *startValue) forms() bool { return len(v.Formers) > 0 }
 
 func (v *startValue) check() error {
-	if err := v.Votes.check(); err != nil {
+	if err := checkVoters(v.Members); err != nil {
 		return err
 	}
-	if !slices.IsSortedFunc(v.Members, func(a, b member) int { return a.ID.compare(b.ID) }) || len(v.Members) == 0 {
-		return fmt.Errorf("START of %d voters, expected some in ascending order", len(v.Members))
+	if !ascending(v.Formers, member.compare) {
+		return fmt.Errorf("%d formers, expected each once in ascending order", len(v.Formers))
+	}
+	if err := checkEach(v.Entries, (*peerEntry).check); err != nil {
+		return err
+	}
+	if err := v.Votes.check(); err != nil {
+		return err
 	}
 	return v.Slots.check()
 }
@@ -534,10 +541,131 @@ func (*cancelStageMsg) kind() msgKind { return msgCancelStage }
 func (*getRecordsMsg) kind() msgKind  { return msgGetRecords }
 func (*recordsMsg) kind() msgKind     { return msgRecords }
 
+// ---- checks of what was decoded
+
+// textLimit is how long an address, a label or a text may be. Nothing in them
+// can end a line or begin another field where a node is printed.
+const textLimit = 300
+
+// checkText returns an error for what could not be printed in a line.
+func checkText(field, text string) error {
+	bad := func(r rune) bool { return !unicode.IsPrint(r) }
+	if len(text) > textLimit || !utf8.ValidString(text) || containsRune(text, bad) {
+		return fmt.Errorf("%s of %d bytes, expected %d printable ones at most", field, len(text), textLimit)
+	}
+	return nil
+}
+
+// checkWord returns an error for what is more than one field of a line.
+func checkWord(field, text string) error {
+	if containsRune(text, unicode.IsSpace) {
+		return fmt.Errorf("%s %q, expected one without spaces", field, text)
+	}
+	return checkText(field, text)
+}
+
+func containsRune(text string, is func(rune) bool) bool {
+	for _, r := range text {
+		if is(r) {
+			return true
+		}
+	}
+	return false
+}
+
+// clipped is text, cut to the bytes that a message carries.
+func clipped(text string) string {
+	const more = "..."
+	if len(text) <= textLimit {
+		return text
+	}
+	end := textLimit - len(more)
+	for !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end] + more
+}
+
+// ascending reports whether each element is above the one before.
+func ascending[T any](list []T, compare func(a, b T) int) bool {
+	for i := 1; i < len(list); i++ {
+		if compare(list[i-1], list[i]) >= 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func checkEach[T any](list []T, check func(*T) error) error {
+	for i := range list {
+		if err := check(&list[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkAtMostOne(what string, n int) error {
+	if n > 1 {
+		return fmt.Errorf("%d %s, expected at most one", n, what)
+	}
+	return nil
+}
+
+// checkWhere checks how a node says that it is reached.
+func checkWhere(addr, clientAddr, host string) error {
+	if err := checkWord("address", addr); err != nil {
+		return err
+	}
+	if err := checkWord("client address", clientAddr); err != nil {
+		return err
+	}
+	return checkWord("host label", host)
+}
+
+// check returns an error if a handshake does not say who a node is.
+func (s *sender) check() error {
+	if s.ID.IsZero() {
+		return fmt.Errorf("a sender without id")
+	}
+	return checkWhere(s.Addr, s.ClientAddr, s.Host)
+}
+
+func (e *peerEntry) check() error {
+	if e.ID.IsZero() || e.State > forgotten {
+		return fmt.Errorf("entry of node %s in state %d, expected an id and a state up to %d", e.ID, e.State, forgotten)
+	}
+	return checkWhere(e.Addr, e.ClientAddr, e.Host)
+}
+
+func (e *silentEntry) check() error {
+	if !ascending(e.Nodes, NodeID.compare) {
+		return fmt.Errorf("%d silent nodes, expected each once in ascending order", len(e.Nodes))
+	}
+	return nil
+}
+
+// check does not ask for an odd number: an operator may have lost one.
+func (v *voterSet) check() error { return checkVoters(v.Members) }
+
+func checkVoters(ms []member) error {
+	if len(ms) == 0 || len(ms) > maxVotersLimit || !ascending(ms, member.compare) {
+		return fmt.Errorf("%d voters, expected 1 to %d, each once in ascending order", len(ms), maxVotersLimit)
+	}
+	return nil
+}
+
+// check allows no code: what was asked has been done.
+func (e *commandError) check() error {
+	if e.Code > codeTryAgain {
+		return fmt.Errorf("code %d, expected up to %d", e.Code, codeTryAgain)
+	}
+	return checkText("text", e.Text)
+}
+
 func (m *meetMsg) check() error      { return m.Claims.check() }
 func (m *seedMsg) check() error      { return m.Claims.check() }
-func (*refusedMsg) check() error     { return nil }
-func (*failMsg) check() error        { return nil }
+func (m *failMsg) check() error      { return m.Silent.check() }
 func (*updatedMsg) check() error     { return nil }
 func (*getStartMsg) check() error    { return nil }
 func (*askStartMsg) check() error    { return nil }
@@ -545,10 +673,22 @@ func (*noStartMsg) check() error     { return nil }
 func (*startedMsg) check() error     { return nil }
 func (*acceptMsg) check() error      { return nil }
 func (*stopMsg) check() error        { return nil }
-func (*stagedMsg) check() error      { return nil }
+func (m *stagedMsg) check() error    { return checkText("error", m.Error) }
 func (*cancelStageMsg) check() error { return nil }
 func (*getRecordsMsg) check() error  { return nil }
-func (*forwardedMsg) check() error   { return nil }
+func (m *forwardedMsg) check() error { return m.Error.check() }
+func (m *moveMsg) check() error      { return m.Slots.check() }
+func (m *startMsg) check() error     { return m.Value.check() }
+func (m *forwardMsg) check() error   { return m.Slots.check() }
+func (m *stageMsg) check() error     { return m.Slots.check() }
+func (m *recordsMsg) check() error   { return m.Votes.check() }
+
+func (m *refusedMsg) check() error {
+	if m.Why < refusedOther || m.Why > refusedDuplicate || m.Slot >= NumSlots {
+		return fmt.Errorf("why %d and slot %d, expected %d to %d and a slot below %d", m.Why, m.Slot, refusedOther, refusedDuplicate, NumSlots)
+	}
+	return nil
+}
 
 func (m *heartbeat) check() error {
 	if m.Flags&^allBeatFlags != 0 {
@@ -558,8 +698,17 @@ func (m *heartbeat) check() error {
 }
 
 func (m *updateMsg) check() error {
-	if len(m.Voters) > 1 {
-		return fmt.Errorf("%d sets of voters, expected at most one", len(m.Voters))
+	if err := checkAtMostOne("sets of voters", len(m.Voters)); err != nil {
+		return err
+	}
+	if err := checkEach(m.Voters, (*voterSet).check); err != nil {
+		return err
+	}
+	if err := checkEach(m.Peers, (*peerEntry).check); err != nil {
+		return err
+	}
+	if err := checkEach(m.Silent, (*silentEntry).check); err != nil {
+		return err
 	}
 	return m.Slots.check()
 }
@@ -576,20 +725,34 @@ func (m *digestMsg) check() error {
 }
 
 func (m *voteMsg) check() error {
-	if len(m.Records) > 1 || m.Why >= numWhys {
-		return fmt.Errorf("%d records, why %d: expected at most one, below %d", len(m.Records), m.Why, numWhys)
+	if m.Why >= numWhys {
+		return fmt.Errorf("why %d, expected below %d", m.Why, numWhys)
+	}
+	if err := checkAtMostOne("records", len(m.Records)); err != nil {
+		return err
 	}
 	return m.Slots.check()
 }
 
 func (m *grantMsg) check() error {
+	if err := checkAtMostOne("records", len(m.Records)); err != nil {
+		return err
+	}
 	if err := m.Accepted.check(); err != nil {
 		return err
 	}
 	return m.Opened.check()
 }
 
-func (m *refuseMsg) check() error { return m.Accepted.check() }
+func (m *refuseMsg) check() error {
+	if m.Why < refusePromised || m.Why > refuseMoved {
+		return fmt.Errorf("why %d, expected %d to %d", m.Why, refusePromised, refuseMoved)
+	}
+	if err := checkAtMostOne("records", len(m.Records)); err != nil {
+		return err
+	}
+	return m.Accepted.check()
+}
 
 func (m *recordMsg) check() error {
 	if err := m.Kept.check(); err != nil {
@@ -598,21 +761,15 @@ func (m *recordMsg) check() error {
 	return m.Opened.check()
 }
 
-func (m *moveMsg) check() error { return m.Slots.check() }
-
 func (m *stoppedMsg) check() error {
-	for i := range m.Starts {
-		if err := m.Starts[i].check(); err != nil {
-			return err
-		}
+	if err := checkAtMostOne("STARTs", len(m.Starts)); err != nil {
+		return err
+	}
+	if err := checkEach(m.Starts, (*startValue).check); err != nil {
+		return err
 	}
 	return m.Votes.check()
 }
-
-func (m *startMsg) check() error   { return m.Value.check() }
-func (m *forwardMsg) check() error { return m.Slots.check() }
-func (m *stageMsg) check() error   { return m.Slots.check() }
-func (m *recordsMsg) check() error { return m.Votes.check() }
 
 // newMessage returns an empty message of a kind to decode into.
 func newMessage(k msgKind) (message, error) {

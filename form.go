@@ -146,7 +146,7 @@ func (s *state) formers() []member {
 		set = append(set, member{p.ID, p.Key})
 	}
 	sortMembers(set)
-	return set
+	return slices.Compact(set) // a node that was reset may lead two shards here
 }
 
 // formersAgree reports whether every former has shown this node's own table for

@@ -54,6 +54,7 @@ func (s *state) partDone(p *slotPart, err *commandError) {
 	delete(s.forwarded, key)
 	if err.Code != codeTryAgain { // else the asker asks again
 		m.Error = *err
+		m.Error.Text = clipped(err.Text)
 		s.post(p.peer, m)
 	}
 }

@@ -180,15 +180,15 @@ func (s *state) loadCell(c cell) error {
 			s.id, s.key, s.cluster, s.starts, s.promise = v.ID, v.Key, v.Cluster, v.Starts, v.Promise
 		})
 	case cellPeer:
-		return loadValue(c, func(v *peerEntry) { s.peers.insert(&peer{peerEntry: *v}) })
+		return loadChecked(c, func(v *peerEntry) { s.peers.insert(&peer{peerEntry: *v}) })
 	case cellSlots:
 		return loadChecked(c, func(v *slotRuns) { v.each(s.table.setSlot) })
 	case cellShard:
 		return loadValue(c, func(v *Epoch) { s.table.setShard(ShardID(c.key.id), *v) })
 	case cellVoters:
-		return loadValue(c, func(v *voterSet) { s.table.setVoters(*v) })
+		return loadChecked(c, func(v *voterSet) { s.table.setVoters(*v) })
 	case cellVote:
-		return loadValue(c, func(v *voteCell) {
+		return loadChecked(c, func(v *voteCell) {
 			sh := s.vote.shard(ShardID(c.key.id))
 			sh.promised, sh.incarnation = v.Promised, v.Incarnation
 			if len(v.Records) > 0 {
@@ -224,6 +224,7 @@ func (s *state) loadCell(c cell) error {
 }
 
 func (c *startCell) check() error { return c.Value.check() }
+func (c *voteCell) check() error  { return checkAtMostOne("records", len(c.Records)) }
 
 func loadValue[T any](c cell, take func(*T)) error {
 	v := new(T)

@@ -157,8 +157,9 @@ func (v *voterSet) quorum() int {
 	return len(v.Members)/2 + 1
 }
 
-func sortMembers(ms []member) {
-	slices.SortFunc(ms, func(a, b member) int { return a.ID.compare(b.ID) })
-}
+// compare orders by node alone: a set has a node once, under one key.
+func (m member) compare(o member) int { return m.ID.compare(o.ID) }
+
+func sortMembers(ms []member) { slices.SortFunc(ms, member.compare) }
 
 func sameMembers(a, b []member) bool { return slices.Equal(a, b) }
