@@ -117,10 +117,14 @@ func (s *state) setSlots(now time.Duration, id uint64, slots SlotSet, node NodeI
 	return s.end()
 }
 
+func hasBeenForgotten() *commandError {
+	return clusterDown("this node has been forgotten by its cluster")
+}
+
 // slotsCommand checks every slot before it changes any.
 func (s *state) slotsCommand(id uint64, slots SlotSet, to ShardID, check func(Slot) *commandError) {
 	if s.self.State == forgotten {
-		s.reply(id, clusterDown("this node has been forgotten by its cluster"))
+		s.reply(id, hasBeenForgotten())
 		return
 	}
 	if s.leave != nil && to == s.self.Shard {
@@ -471,6 +475,8 @@ func firstSlot(set SlotSet) (Slot, bool) {
 func (s *state) bumpEpoch(now time.Duration, id uint64) output {
 	s.begin(now)
 	switch {
+	case s.self.State == forgotten:
+		s.reply(id, hasBeenForgotten())
 	case s.table.primary(s.self.Shard) != s.id:
 		s.reply(id, invalid("this node is a replica: only a primary has an epoch of its own"))
 	case s.cluster.IsZero():
@@ -526,8 +532,12 @@ func (s *state) setConfigEpoch(now time.Duration, id uint64, number uint64) outp
 // failed it first imposes those that live.
 func (s *state) takeover(now time.Duration, id uint64) output {
 	s.begin(now)
-	if s.cluster.IsZero() {
+	switch {
+	case s.cluster.IsZero():
 		s.reply(id, invalid("the cluster has not formed yet: there is nothing to take over"))
+		return s.end()
+	case s.self.State == forgotten:
+		s.reply(id, hasBeenForgotten())
 		return s.end()
 	}
 	was := s.table.primary(s.self.Shard)

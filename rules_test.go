@@ -28,6 +28,9 @@ type ruleWorld struct {
 	hold  func(m ruleMail) bool // what waits for release
 	lose  func(m ruleMail) bool
 	seen  func(m ruleMail) // every message that leaves
+
+	catchAt string // what goes to this address is caught
+	caught  []message
 }
 
 // ruleMail is a message on its way.
@@ -220,7 +223,10 @@ func (w *ruleWorld) post(m ruleMail) {
 	if w.seen != nil {
 		w.seen(m)
 	}
+	require.NoError(w.t, m.msg.check())
 	switch {
+	case w.catchAt != "" && m.dest.addr == w.catchAt:
+		w.caught = append(w.caught, m.msg)
 	case m.from.cut || m.to == nil || m.to.cut || w.lose != nil && w.lose(m):
 	case w.hold != nil && w.hold(m):
 		w.held = append(w.held, m)
@@ -272,20 +278,11 @@ func (n *ruleNode) getsAs(who sender, m message) []message {
 
 func (n *ruleNode) getsFor(who sender, to wanted, m message) []message {
 	n.w.t.Helper()
-	var back []message
 	w := n.w
-	mark := len(w.mail)
+	w.catchAt, w.caught = who.Addr, nil
 	n.step(func(s *state, now time.Duration) output { return s.receive(now, who, to, m) })
-	rest := w.mail[:mark:mark]
-	for _, x := range w.mail[mark:] {
-		if x.dest.addr == who.Addr {
-			back = append(back, x.msg)
-		} else {
-			rest = append(rest, x)
-		}
-	}
-	w.mail = rest
-	return back
+	w.catchAt = ""
+	return w.caught
 }
 
 // ---- time
@@ -329,6 +326,7 @@ func (w *ruleWorld) run(d time.Duration) {
 // until runs until a condition holds, twenty NodeTimeouts at most.
 func (w *ruleWorld) until(what string, cond func() bool) {
 	w.t.Helper()
+	w.deliver()
 	for range 2000 {
 		if cond() {
 			return

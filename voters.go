@@ -324,6 +324,9 @@ func (s *state) setVoters(v voterSet, mode pushMode) {
 		sv.stop = ballot{}
 		s.mark(cellKey{kind: cellStop})
 	}
+	for _, p := range s.peers.ordered {
+		p.active = false // what it has said is of the set before
+	}
 	if l := s.lead; l != nil {
 		l.leases = map[NodeID]time.Duration{} // leaseEnd stays until it runs out
 	}
