@@ -1,5 +1,114 @@
 package slotmesh
 
+import (
+	"errors"
+	"fmt"
+)
+
+// Plain facts, to be asked for with [errors.Is]. A [*OpError] matches the one
+// that is its cause.
+var (
+	// ErrClosed: the node or client has been closed.
+	ErrClosed = errors.New("slotmesh: closed")
+	// ErrNotFound: there is no such key.
+	ErrNotFound = errors.New("slotmesh: key not found")
+	// ErrCrossSlot: the keys of one atomic call are in more than one slot.
+	ErrCrossSlot = errors.New("slotmesh: keys in different slots")
+	// ErrTryAgain: something is under way that will be over soon.
+	ErrTryAgain = errors.New("slotmesh: try again")
+	// ErrClusterDown: no node can serve this now. The text says why.
+	ErrClusterDown = errors.New("slotmesh: cluster down")
+	// ErrInTx: a call was made from inside a command that holds its slot.
+	ErrInTx = errors.New("slotmesh: call from inside a command")
+	// ErrTooLarge: a key, value, reply or command is over its limit.
+	ErrTooLarge = errors.New("slotmesh: too large")
+	// ErrUnknownCommand: the primary of the slot has no command of this name.
+	ErrUnknownCommand = errors.New("slotmesh: unknown command")
+	// ErrReadOnly: a command that says it only reads has tried to write.
+	ErrReadOnly = errors.New("slotmesh: write in a read-only command")
+	// ErrConflict: the value is not what CompareAndSwap expected.
+	ErrConflict = errors.New("slotmesh: the value has changed")
+	// ErrInvalid: an argument that no node takes. The text names it.
+	ErrInvalid = errors.New("slotmesh: invalid argument")
+	// ErrRefused: the state of the cluster does not allow a command of an
+	// operator. The text names what was wrong and what was expected.
+	ErrRefused = errors.New("slotmesh: refused")
+)
+
+// MovedError says that another node serves a slot, for good. Its text is that
+// of the Redis protocol.
+type MovedError struct {
+	Slot Slot
+	Node NodeID
+	Addr string // of the node's clients; of its bus where it has no client address
+}
+
+func (e *MovedError) Error() string { return fmt.Sprintf("MOVED %d %s", e.Slot, e.Addr) }
+
+// AskError says that another node has the key, for this once: the slot is
+// being moved there.
+type AskError struct {
+	Slot Slot
+	Node NodeID
+	Addr string
+}
+
+func (e *AskError) Error() string { return fmt.Sprintf("ASK %d %s", e.Slot, e.Addr) }
+
+// CommandError is an error that a command has returned. The effects of the
+// command are discarded.
+type CommandError struct {
+	Code string // one word in capitals, as in the Redis protocol; "ERR" by default
+	Text string
+}
+
+func (e *CommandError) Error() string { return e.Code + " " + e.Text }
+
+// Outcome says what has become of a call.
+type Outcome uint8
+
+const (
+	// NotExecuted: nothing has happened, and nothing will.
+	NotExecuted Outcome = iota
+	// Executed: it has happened; the error is about what came after.
+	Executed
+	// Unknown: it may have happened, or may still happen. Whoever repeats such
+	// a call may do it twice.
+	Unknown
+)
+
+// String returns "not executed", "executed" or "unknown".
+func (o Outcome) String() string {
+	switch o {
+	case NotExecuted:
+		return "not executed"
+	case Executed:
+		return "executed"
+	default:
+		return "unknown"
+	}
+}
+
+// OpError is a call on keys that failed.
+type OpError struct {
+	Op      string // "get", "set", the name of a command ...
+	Slot    Slot
+	Node    NodeID // that answered, or was asked last; zero where none was
+	Outcome Outcome
+	Err     error // the cause
+}
+
+func (e *OpError) Error() string {
+	at := ""
+	if !e.Node.IsZero() {
+		at = " at " + e.Node.short()
+	}
+	return fmt.Sprintf("slotmesh: %s, slot %d%s: %v (%v)", e.Op, e.Slot, at, e.Err, e.Outcome)
+}
+
+// Unwrap returns the cause.
+func (e *OpError) Unwrap() error { return e.Err }
+
 // commandCode says what kind of refusal a command met.
 type commandCode uint8
 
@@ -18,3 +127,35 @@ type commandError struct {
 }
 
 func (e *commandError) Error() string { return e.Text }
+
+// public is the error that an application sees.
+func (e *commandError) public() error {
+	if e == nil {
+		return nil
+	}
+	cause := ErrRefused
+	switch e.Code {
+	case codeClusterDown:
+		cause = ErrClusterDown
+	case codeTryAgain:
+		cause = ErrTryAgain
+	}
+	a := &AdminError{Text: e.Text, Err: cause}
+	if e.MayHappen {
+		a.Outcome = Unknown
+	}
+	return a
+}
+
+// AdminError is an operator's command that was not carried out. It matches
+// ErrRefused, ErrClusterDown or ErrTryAgain.
+type AdminError struct {
+	Text    string // in the words of Redis where it has them
+	Outcome Outcome
+	Err     error
+}
+
+func (e *AdminError) Error() string { return fmt.Sprintf("%v: %s", e.Err, e.Text) }
+
+// Unwrap returns the sentinel.
+func (e *AdminError) Unwrap() error { return e.Err }

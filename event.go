@@ -19,6 +19,8 @@ const (
 	EventMoved                              // Slots have been given to Shard
 	EventVoters                             // a set of voters of version Number is in force
 	EventUnclean                            // an operator has decided without a majority: acknowledged writes may be lost
+	EventSlow                               // a command held a slot for too long; Text says which
+	EventLost                               // events were lost since the last one: the buffer was full; Number says how many
 	EventNumberRefused                      // Node has shown a number that is too high to be true
 )
 
@@ -26,6 +28,7 @@ var eventNames = map[EventKind]string{
 	EventFormed: "formed", EventJoined: "joined", EventMember: "member", EventForgotten: "forgotten", EventReset: "reset",
 	EventRefused: "refused", EventDuplicate: "duplicate", EventPrimary: "primary", EventDeposed: "deposed", EventMoved: "moved",
 	EventVoters: "voters", EventUnclean: "unclean", EventNumberRefused: "number refused",
+	EventSlow: "slow", EventLost: "lost",
 }
 
 // String returns the kind as one or two lower-case words.

@@ -524,39 +524,89 @@ func (s *state) stageTick() {
 
 // ---- what has gone
 
-// goneSlots are slots that have left this node's shard: their data may be
-// dropped once a majority is known to have decided it and the owner serves.
-type goneSlots struct {
-	to        ShardID
-	moves     moveRuns
-	confirmed bool // this node has counted the majority
+// goneSlot is a slot that has left this node's shard. Its data may be dropped
+// once a majority is known to have decided it and the owner serves.
+type goneSlot struct {
+	move      uint64
 	since     time.Duration
-	askedAt   time.Duration
+	confirmed bool // a majority of the voters has accepted the move, or this node has counted it
+	nobody    bool // it has gone to nobody
 }
 
 // noteGone remembers a slot that has left. Hearsay fences this node, but drops
 // nothing.
 func (s *state) noteGone(slot Slot, is slotEntry) {
-	if n := len(s.gone); n > 0 {
-		if g := &s.gone[n-1]; g.to == is.shard && g.confirmed == s.counting && g.since == s.now {
-			g.moves.add(slot, is.move)
-			return
-		}
-	}
-	g := goneSlots{to: is.shard, confirmed: s.counting, since: s.now, askedAt: never}
-	g.moves.add(slot, is.move)
-	s.gone = append(s.gone, g)
+	s.gone[slot] = goneSlot{move: is.move, since: s.now, confirmed: s.counting, nobody: is.shard.IsZero()}
 }
 
-// goneTick tells the driver what it may drop.
+// wentToNobody reports whether a slot left this node's shard for nobody, at a
+// move.
+func (s *state) wentToNobody(slot Slot, move uint64) bool {
+	g, ok := s.gone[slot]
+	return ok && g.nobody && g.move == move
+}
+
+// goneTick tells the driver what it may drop, and asks the voters about slots
+// that have gone by hearsay.
 func (s *state) goneTick() {
-	s.gone = slices.DeleteFunc(s.gone, func(g goneSlots) bool {
-		owner := s.peers.get(s.table.primary(g.to))
-		serves := owner != nil && owner.leased && owner.beatAt > g.since && owner.differs == 0
-		if !g.confirmed || !serves {
-			return false
+	if len(s.gone) == 0 || s.now < s.nextGone {
+		return
+	}
+	s.nextGone = s.now + s.cfg.nodeTimeout/10
+	var drop moveRuns
+	unconfirmed := false
+	for _, slot := range sortedKeys(s.gone) {
+		g := s.gone[slot]
+		owner := s.table.slots.at(slot).shard
+		switch {
+		case owner == s.self.Shard:
+			delete(s.gone, slot)
+		case !g.confirmed:
+			unconfirmed = true
+		case s.shardServes(owner, g.since):
+			drop.add(slot, g.move)
+			delete(s.gone, slot)
 		}
-		s.tell(dropTell{g.moves})
-		return true
+	}
+	if len(drop) > 0 {
+		s.tell(dropTell{drop})
+	}
+	if unconfirmed && s.now >= s.nextConfirm {
+		s.nextConfirm = s.now + 2*s.cfg.nodeTimeout
+		s.confirm = confirming{request: s.cfg.random() | 1, accepted: map[Slot]int{}, asked: map[NodeID]bool{}}
+		s.postVoters(&getRecordsMsg{s.confirm.request})
+	}
+}
+
+// shardServes reports whether the primary of a shard has shown, since a time,
+// that it leads under a lease and knows this node's table.
+func (s *state) shardServes(id ShardID, since time.Duration) bool {
+	p := s.peers.get(s.table.primary(id))
+	return !id.IsZero() && p != nil && p != s.self && p.Shard == id && p.leased && p.beatAt > since && p.differs == 0
+}
+
+// confirming counts how many voters have accepted the moves of slots that have
+// gone by hearsay.
+type confirming struct {
+	request  uint64
+	asked    map[NodeID]bool // that have answered
+	accepted map[Slot]int
+}
+
+func (s *state) confirmGone(p *peer, m *recordsMsg) {
+	c := &s.confirm
+	if c.request == 0 || m.Request != c.request || !s.voter(p) || m.Voters != s.table.voters.Version || c.asked[p.ID] {
+		return
+	}
+	c.asked[p.ID] = true
+	m.Votes.Accepted.each(func(slot Slot, a accepted) {
+		g, ok := s.gone[slot]
+		if !ok || a.move < g.move {
+			return
+		}
+		if c.accepted[slot]++; c.accepted[slot] >= s.table.voters.quorum() {
+			g.confirmed = true
+			s.gone[slot] = g
+		}
 	})
 }

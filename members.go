@@ -501,7 +501,7 @@ func (s *state) meetingOf(m message) *meeting {
 // unformedClaims is what this node's group has assigned while it is unformed.
 func (s *state) unformedClaims() slotRuns {
 	var r slotRuns
-	if !s.cluster.IsZero() {
+	if !s.cluster.IsZero() || s.table.unassigned == NumSlots {
 		return r
 	}
 	for i := range NumSlots {
@@ -570,9 +570,29 @@ func (s *state) membershipTick() {
 	s.trimShards()
 }
 
-// setSeeds gives the addresses that this node looks for its cluster at, as they
-// resolve now.
-func (s *state) setSeeds(addrs []string) { s.seeds = slices.Clone(addrs) }
+// seed is an address that this node looks for its cluster at: a name, and the
+// address that the node there has shown.
+type seed struct {
+	name string
+	addr string
+}
+
+// setSeeds gives the addresses that this node looks for its cluster at.
+func (s *state) setSeeds(names []string) {
+	s.seeds = nil
+	for _, n := range names {
+		s.seeds = append(s.seeds, seed{n, n})
+	}
+}
+
+// seedIs notes under which address the node at a seed is known.
+func (s *state) seedIs(name, addr string) {
+	for i := range s.seeds {
+		if s.seeds[i].name == name {
+			s.seeds[i].addr = addr
+		}
+	}
+}
 
 // seedTick dials the seeds that are no known live members.
 func (s *state) seedTick() {
@@ -580,9 +600,9 @@ func (s *state) seedTick() {
 		return
 	}
 	s.nextSeed = s.now + s.cfg.nodeTimeout/5
-	for _, addr := range s.seeds {
-		if addr != s.cfg.addr && !s.livesAt(addr) {
-			s.postAddr(addr, &seedMsg{Claims: s.unformedClaims(), Form: s.cfg.form})
+	for _, sd := range s.seeds {
+		if sd.addr != s.cfg.addr && !s.livesAt(sd.addr) {
+			s.postAddr(sd.name, &seedMsg{Claims: s.unformedClaims(), Form: s.cfg.form})
 		}
 	}
 }
@@ -817,7 +837,7 @@ func (s *state) wipe(hard bool) {
 	s.table.members = map[ShardID]int{}
 	s.forgetVotes()
 	s.change, s.form, s.lead, s.stand, s.knownRecord = nil, formation{}, nil, nil, nil
-	s.stages, s.gone, s.arrived = map[uint64]*heldStage{}, nil, nil
+	s.stages, s.gone, s.arrived = map[uint64]*heldStage{}, map[Slot]goneSlot{}, nil
 	s.used, s.heard = map[ShardID]uint64{}, map[ShardID]uint64{}
 	s.cluster = ClusterID{}
 	s.peers = newPeerSet(&s.table, s.salt())

@@ -1,6 +1,261 @@
 package slotmesh
 
-import "time"
+import (
+	"fmt"
+	"iter"
+	"slices"
+	"time"
+)
+
+// SlotTable is a view of who owns which slot, as one node knew it at one
+// moment. It never changes: keep it as long as you like, from any goroutine.
+type SlotTable interface {
+	// Owner is the primary that serves a slot, and whether the slot has one. A
+	// slot above 16383 has none.
+	Owner(slot Slot) (NodeInfo, bool)
+	// Move counts how often a slot has changed shard. Of two tables of a cluster
+	// the one with the higher number is newer, for that slot.
+	Move(slot Slot) uint64
+	// Shards are the shards that have slots, ascending by id.
+	Shards() []ShardInfo
+	// Nodes are the members, this node among them, ascending by id.
+	Nodes() []NodeInfo
+	// Slots are the slots that a node serves as a primary.
+	Slots(node NodeID) SlotSet
+	// All walks the ranges of slots with one owner, ascending. Slots without an
+	// owner are left out.
+	All() iter.Seq2[SlotRange, NodeInfo]
+}
+
+// NodeInfo is a member of a cluster.
+type NodeInfo struct {
+	ID         NodeID
+	Addr       string // of its bus
+	ClientAddr string // of its clients; "" where it has none
+	Host       string // label
+	Shard      ShardID
+	Self       bool
+	Voter      bool
+	Silent     bool // this node has not heard it for a NodeTimeout (PFAIL)
+	Failed     bool // a majority of the voters says so (FAIL)
+	Leaving    bool
+}
+
+// ShardInfo is a shard that has slots.
+type ShardInfo struct {
+	ID      ShardID
+	Primary NodeID
+	Epoch   Epoch
+	Slots   SlotSet
+	Failed  bool
+}
+
+// view is a published SlotTable, with what routing needs besides.
+type view struct {
+	pages   [numPages]*[pageSlots]slotEntry
+	nodes   []NodeInfo
+	leaders map[ShardID]leader
+	self    NodeInfo
+	cluster ClusterID
+	voters  voterSet
+	epoch   uint64 // highest number of all
+	ok      bool
+	reason  string // why it is not ok
+	heard   bool   // formed: a majority of the voters
+	late    SlotSet
+	ready   bool
+	unready string // why not
+	stopped bool
+}
+
+// leader is who leads a shard.
+type leader struct {
+	node   int // index into nodes, -1 where it is not a member
+	epoch  Epoch
+	failed bool
+}
+
+// publish makes the view of this node's table as it is now.
+func (s *state) publish() *view {
+	v := &view{pages: s.table.slots.share(), leaders: make(map[ShardID]leader, len(s.table.order)),
+		cluster: s.cluster, voters: s.table.voters, epoch: s.epochHigh, heard: s.majorityHeard()}
+	v.ok, v.reason = s.clusterState()
+	v.unready = s.unready()
+	v.ready = v.unready == ""
+	v.stopped = !s.vote.stop.isZero()
+	index := make(map[NodeID]int, len(s.peers.ordered))
+	for _, p := range s.peers.ordered {
+		if p.State == forgotten && p != s.self {
+			continue
+		}
+		index[p.ID] = len(v.nodes)
+		v.nodes = append(v.nodes, NodeInfo{ID: p.ID, Addr: p.Addr, ClientAddr: p.ClientAddr, Host: p.Host, Shard: p.Shard, Self: p == s.self,
+			Voter: s.table.voters.has(p.ID), Silent: s.silentHere(p), Failed: s.failed(p), Leaving: p.State == leaving})
+	}
+	for _, id := range s.table.order {
+		e := s.table.shards[id]
+		l := leader{node: -1, epoch: e, failed: s.shardFailed(id)}
+		if i, ok := index[e.Node]; ok {
+			l.node = i
+		}
+		v.leaders[id] = l
+	}
+	v.self = v.nodes[index[s.id]]
+	if s.lead != nil {
+		v.late = s.lead.late
+	}
+	return v
+}
+
+func (v *view) entry(slot Slot) slotEntry {
+	if slot >= NumSlots || v.pages[slot/pageSlots] == nil {
+		return slotEntry{}
+	}
+	return v.pages[slot/pageSlots][slot%pageSlots]
+}
+
+// Owner implements SlotTable.
+func (v *view) Owner(slot Slot) (NodeInfo, bool) {
+	l, ok := v.leaders[v.entry(slot).shard]
+	if !ok || l.node < 0 {
+		return NodeInfo{}, false
+	}
+	return v.nodes[l.node], true
+}
+
+// Move implements SlotTable.
+func (v *view) Move(slot Slot) uint64 { return v.entry(slot).move }
+
+// Nodes implements SlotTable.
+func (v *view) Nodes() []NodeInfo { return slices.Clone(v.nodes) }
+
+// Shards implements SlotTable.
+func (v *view) Shards() []ShardInfo {
+	slots := map[ShardID]*SlotSet{}
+	for i := range NumSlots {
+		if id := v.entry(Slot(i)).shard; !id.IsZero() {
+			if slots[id] == nil {
+				slots[id] = &SlotSet{}
+			}
+			slots[id].Add(Slot(i))
+		}
+	}
+	shards := make([]ShardInfo, 0, len(slots))
+	for _, id := range sortedShards(slots) {
+		l := v.leaders[id]
+		shards = append(shards, ShardInfo{ID: id, Primary: l.epoch.Node, Epoch: l.epoch, Slots: *slots[id], Failed: l.failed})
+	}
+	return shards
+}
+
+// Slots implements SlotTable.
+func (v *view) Slots(node NodeID) SlotSet {
+	var set SlotSet
+	for r, n := range v.All() {
+		if n.ID == node {
+			set.AddRange(r)
+		}
+	}
+	return set
+}
+
+// All implements SlotTable.
+func (v *view) All() iter.Seq2[SlotRange, NodeInfo] {
+	return func(yield func(SlotRange, NodeInfo) bool) {
+		for first := 0; first < NumSlots; {
+			shard := v.entry(Slot(first)).shard
+			last := first
+			for last+1 < NumSlots && v.entry(Slot(last+1)).shard == shard {
+				last++
+			}
+			if n, ok := v.Owner(Slot(first)); ok && !yield(SlotRange{Slot(first), Slot(last)}, n) {
+				return
+			}
+			first = last + 1
+		}
+	}
+}
+
+// owns reports whether the table gives a slot to this node.
+func (v *view) owns(slot Slot) bool {
+	l, ok := v.leaders[v.entry(slot).shard]
+	return ok && l.node >= 0 && v.nodes[l.node].Self && v.nodes[l.node].Shard == v.entry(slot).shard
+}
+
+type routeAction uint8
+
+const (
+	routeMoved    routeAction = iota + 1 // another node serves the slot
+	routeDown                            // nobody can serve it, as far as this node knows
+	routeTryAgain                        // this node will serve it, once a vote is over
+)
+
+// decision is where a request goes that is not served here.
+type decision struct {
+	action routeAction
+	owner  *NodeInfo
+	reason string
+}
+
+// route decides where a request goes for a slot that this node does not serve
+// now. The cases are in order of precedence: the first that matches wins.
+func (v *view) route(slot Slot) decision {
+	l, known := v.leaders[v.entry(slot).shard]
+	switch {
+	case v.entry(slot).shard.IsZero():
+		return decision{action: routeDown, reason: "Hash slot not served"}
+	case v.owns(slot) && v.late.Contains(slot):
+		return decision{action: routeTryAgain, reason: fmt.Sprintf("slot %d has come by hearsay and waits for a vote", slot)}
+	case v.owns(slot):
+		return decision{action: routeDown, reason: v.reasonOr("this node does not serve the slot yet")}
+	case v.cluster.IsZero() && !v.ok:
+		return decision{action: routeDown, reason: v.reason}
+	case !v.cluster.IsZero() && !v.heard:
+		return decision{action: routeDown, reason: v.reasonOr("this node does not hear a majority of the voters")}
+	case !known || l.node < 0 || l.failed:
+		return decision{action: routeDown, reason: fmt.Sprintf("the primary %s of slot %d has failed", l.epoch.Node, slot)}
+	default:
+		return decision{action: routeMoved, owner: &v.nodes[l.node]}
+	}
+}
+
+func (v *view) reasonOr(reason string) string {
+	if v.reason != "" {
+		return v.reason
+	}
+	return reason
+}
+
+// unready says why this node is not ready, or "".
+func (s *state) unready() string {
+	switch ok, reason := s.clusterState(); {
+	case s.self.State == forgotten:
+		return "this node has been forgotten by its cluster"
+	case s.cluster.IsZero():
+		return "the cluster has not formed yet: " + s.unformedReason()
+	case s.lead == nil || !s.lead.opened:
+		return "this node's shard is not open yet"
+	case !s.newSetActive():
+		return "a majority of the voters does not vote yet"
+	case !sameMembers(s.wantedVoters(), s.table.voters.Members):
+		return "the voters are about to change"
+	case !ok:
+		return reason
+	}
+	return ""
+}
+
+// unformedReason says what is missing for the cluster to form.
+func (s *state) unformedReason() string {
+	switch {
+	case s.byNumber():
+		return fmt.Sprintf("it forms once %d nodes with the same seeds and numbers are here", int(s.cfg.form.Primaries)*(1+int(s.cfg.form.Replicas)))
+	case s.table.unassigned > 0:
+		return fmt.Sprintf("%d slots have no owner", s.table.unassigned)
+	default:
+		return "the owners do not show the same table yet"
+	}
+}
 
 // serving is what this node serves: the other half of routing, which the table
 // does not show. It is set under the locks of the slots.

@@ -131,7 +131,7 @@ type state struct {
 
 	// Membership.
 	meetings   map[uint64]*meeting // by nonce
-	seeds      []string
+	seeds      []seed
 	nextSeed   time.Duration
 	strangerAt time.Duration // last time that an unknown member was asked who it is
 	leave      *departure
@@ -177,7 +177,10 @@ type state struct {
 	bumps       []bump
 	stages      map[uint64]*heldStage // by job
 	arrived     moveRuns              // slots that have come in this step
-	gone        []goneSlots
+	gone        map[Slot]goneSlot
+	nextGone    time.Duration
+	confirm     confirming
+	nextConfirm time.Duration
 	counting    bool // what changes now has been counted here
 	wasLeased   bool
 
@@ -227,6 +230,7 @@ func newState(cfg coreConfig, saved []cell) (*state, error) {
 		used:      map[ShardID]uint64{},
 		heard:     map[ShardID]uint64{},
 		stages:    map[uint64]*heldStage{},
+		gone:      map[Slot]goneSlot{},
 		forwards:  map[uint64]*forwarding{},
 		forwarded: map[forwardKey]*slotPart{},
 		dirty:     map[cellKey]struct{}{},
@@ -448,6 +452,15 @@ func (s *state) saved(now time.Duration, n uint64) output {
 	if n > s.savedSeq {
 		s.savedUpTo(n)
 	}
+	return s.end()
+}
+
+// saveFailed says that nothing can be saved any more. This node promises, grants
+// and serves nothing from then on.
+func (s *state) saveFailed(now time.Duration, err error) output {
+	s.begin(now)
+	s.broken = err
+	s.reassess, s.viewDirty = true, true
 	return s.end()
 }
 

@@ -228,6 +228,8 @@ func (t *table) slotsOf(id ShardID) SlotSet {
 	return set
 }
 
+func (t *table) slotIsOf(s Slot, id ShardID) bool { return t.slots.at(s).shard == id }
+
 // resalt recomputes the digests for the salt of another cluster.
 func (t *table) resalt(salt uint64) {
 	t.salt, t.sum, t.buckets = salt, 0, [numBuckets]uint64{}

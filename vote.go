@@ -188,6 +188,11 @@ func (s *state) voteWait(m *voteMsg, c NodeID) time.Duration {
 	if m.Shard.IsZero() || m.Why == whyForce || s.onlyNode() || mutated(mutNoLeaseWait) {
 		return 0
 	}
+	if s.vote.shard(m.Shard).record == nil && m.Voters.Forced == 0 {
+		// A lease goes with a record, and START hands on every record that a
+		// majority has accepted: nobody has ever led this shard under a lease.
+		return 0
+	}
 	d := max(s.cfg.nodeTimeout, time.Duration(s.vote.maxLease)*time.Millisecond)
 	end := s.vote.leaseOfOthers(m.Shard, c)
 	if !mutated(mutNoStartWait) {

@@ -119,6 +119,9 @@ func (s *state) takeOverChange() {
 		s.wakeBy(at)
 		return
 	}
+	if s.cluster.IsZero() && s.proposerLives() {
+		return // all formers are needed: to outbid one who lives gains nothing
+	}
 	s.stopWaits()
 	if s.cluster.IsZero() {
 		s.formAgain()
@@ -127,6 +130,13 @@ func (s *state) takeOverChange() {
 	if s.active() {
 		s.beginChange(s.table.voters.Members, s.wantedVoters(), false)
 	}
+}
+
+// proposerLives reports whether whoever stopped this former is there and has
+// had no time to fail.
+func (s *state) proposerLives() bool {
+	p := s.peers.get(s.vote.stop.Node)
+	return p != nil && p != s.self && s.alive(p) && s.now-s.vote.stoppedAt < 4*s.cfg.nodeTimeout
 }
 
 // stopWaits draws how long this voter stays stopped before it acts itself.
@@ -624,6 +634,7 @@ func (s *state) onRecords(p *peer, m *recordsMsg) {
 		f.answers[p.ID] = m
 		s.forceTick()
 	}
+	s.confirmGone(p, m)
 }
 
 // forceTick imposes the set once all in reach have answered, or time is over.

@@ -1,0 +1,175 @@
+package slotmesh
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Admin is what operators do. Commands may be given to any node unless they say
+// otherwise. They wait for the decision of the cluster, and then until every
+// member that lives knows of it, one NodeTimeout at most. Errors are
+// *AdminError and match ErrRefused (the arguments, or the state of the cluster,
+// do not allow it: nothing has changed), ErrTryAgain (something else is under
+// way), or ErrClusterDown (no majority has decided; where Outcome is Unknown, it
+// may still happen).
+type Admin interface {
+	// Meet makes whoever lives at addr a member of this node's cluster, or this
+	// node one of its. It returns at once; an event tells what came of it.
+	Meet(ctx context.Context, addr string) error
+	// Forget removes a node for good: only Meet brings it back. A primary with
+	// slots needs force, and its slots wait for it, or for a fix.
+	Forget(ctx context.Context, node NodeID, force bool) error
+	// AddSlots assigns slots that nobody has to this node, all or none.
+	AddSlots(ctx context.Context, slots SlotSet) error
+	// DelSlots takes slots from whoever has them. Their keys stay where they are
+	// until somebody else serves the slots.
+	DelSlots(ctx context.Context, slots SlotSet) error
+	// SetSlots gives slots to a node without their data: those of a living
+	// primary must be empty. For slots of a failed one this is how they are
+	// served again.
+	SetSlots(ctx context.Context, slots SlotSet, node NodeID) error
+	// MoveSlots gives slots to a node with their data, while they are used.
+	// Clients see a pause of milliseconds and one MOVED. Where it fails half
+	// way, some slots have moved and the others have not; none is in between.
+	MoveSlots(ctx context.Context, slots SlotSet, node NodeID) error
+	// BumpEpoch makes this node win its shard anew, under a higher epoch.
+	BumpEpoch(ctx context.Context) error
+	// SetConfigEpoch gives an epoch to a node that knows no other.
+	SetConfigEpoch(ctx context.Context, epoch uint64) error
+	// Takeover makes this node lead its shard without a vote. It serves once a
+	// majority of the voters that live agrees; where a majority of the voters
+	// has failed, those that live become the voters first. Writes that others
+	// have acknowledged meanwhile may be lost: an EventUnclean says so.
+	Takeover(ctx context.Context) error
+	// ForceVoters makes these nodes, an odd number, the voters: the way out when
+	// a majority of the voters is gone for good. What those had decided and
+	// nobody left knows of is lost: an EventUnclean says so.
+	ForceVoters(ctx context.Context, nodes []NodeID) error
+	// Reset makes this node leave its cluster and be a new one, hard with a new
+	// id. A primary refuses while it holds keys.
+	Reset(ctx context.Context, hard bool) error
+}
+
+// Admin implements Node.
+func (n *node) Admin() Admin { return (*admin)(n) }
+
+type admin node
+
+func (a *admin) do(ctx context.Context, f func(s *state, now time.Duration, id uint64) output) error {
+	if inTx(ctx) {
+		return ErrInTx
+	}
+	if err := ctx.Err(); err != nil {
+		return &AdminError{Text: "the context was over before it began", Err: err}
+	}
+	return (*node)(a).do(ctx, f)
+}
+
+func (a *admin) Meet(ctx context.Context, addr string) error {
+	if addr == "" {
+		return invalid("Invalid node address specified: %q", addr).public()
+	}
+	if a.cfg.Addr == "" {
+		return invalid("this node opens no port: it cannot meet others").public()
+	}
+	return a.do(ctx, func(s *state, now time.Duration, id uint64) output { return s.meet(now, id, addr) })
+}
+
+func (a *admin) Forget(ctx context.Context, node NodeID, force bool) error {
+	return a.do(ctx, func(s *state, now time.Duration, id uint64) output { return s.forget(now, id, node, force) })
+}
+
+func (a *admin) AddSlots(ctx context.Context, slots SlotSet) error {
+	return a.do(ctx, func(s *state, now time.Duration, id uint64) output { return s.addSlots(now, id, slots) })
+}
+
+func (a *admin) DelSlots(ctx context.Context, slots SlotSet) error {
+	return a.do(ctx, func(s *state, now time.Duration, id uint64) output { return s.delSlots(now, id, slots) })
+}
+
+func (a *admin) SetSlots(ctx context.Context, slots SlotSet, node NodeID) error {
+	return a.do(ctx, func(s *state, now time.Duration, id uint64) output { return s.setSlots(now, id, slots, node) })
+}
+
+func (a *admin) BumpEpoch(ctx context.Context) error {
+	return a.do(ctx, (*state).bumpEpoch)
+}
+
+func (a *admin) SetConfigEpoch(ctx context.Context, epoch uint64) error {
+	return a.do(ctx, func(s *state, now time.Duration, id uint64) output { return s.setConfigEpoch(now, id, epoch) })
+}
+
+func (a *admin) Takeover(ctx context.Context) error {
+	return a.do(ctx, func(s *state, now time.Duration, id uint64) output { return s.takeover(now, id) })
+}
+
+func (a *admin) ForceVoters(ctx context.Context, nodes []NodeID) error {
+	return a.do(ctx, func(s *state, now time.Duration, id uint64) output { return s.forceVoters(now, id, nodes) })
+}
+
+func (a *admin) Reset(ctx context.Context, hard bool) error {
+	n := (*node)(a)
+	return a.do(ctx, func(s *state, now time.Duration, id uint64) output { return s.reset(now, id, hard, n.holdsKeys()) })
+}
+
+// holdsKeys reports whether the store has any key.
+func (n *node) holdsKeys() bool {
+	for slot := range NumSlots {
+		if k, err := n.cfg.Store.Len(uint16(slot)); err == nil && k > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// MoveSlots asks each owner to give its part.
+func (a *admin) MoveSlots(ctx context.Context, slots SlotSet, to NodeID) error {
+	n := (*node)(a)
+	if inTx(ctx) {
+		return ErrInTx
+	}
+	v := n.engine.view.Load()
+	byOwner := map[NodeID]*SlotSet{}
+	for slot := range slots.All() {
+		owner, ok := v.Owner(slot)
+		if !ok {
+			return invalid("slot %d has no owner: assign it with AddSlots", slot).public()
+		}
+		if byOwner[owner.ID] == nil {
+			byOwner[owner.ID] = &SlotSet{}
+		}
+		byOwner[owner.ID].Add(slot)
+	}
+	for _, owner := range sortedNodes(byOwner) {
+		if owner == to {
+			continue
+		}
+		if err := n.moveFrom(ctx, owner, *byOwner[owner], to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// moveFrom makes one owner give slots away.
+func (n *node) moveFrom(ctx context.Context, owner NodeID, slots SlotSet, to NodeID) error {
+	if owner == n.ID() {
+		return n.moveSlots(ctx, slots, to)
+	}
+	for _, x := range n.engine.view.Load().nodes {
+		if x.ID != owner {
+			continue
+		}
+		conn, err := n.data.get(ctx, x)
+		if err != nil {
+			return &AdminError{Text: fmt.Sprintf("node %s: %v", owner.short(), err), Err: ErrTryAgain}
+		}
+		p, err := conn.call(ctx, &request{op: opHandOff, args: [][]byte{[]byte(slots.String()), to[:]}})
+		if err != nil {
+			return &AdminError{Text: fmt.Sprintf("node %s: %v", owner.short(), err), Outcome: Unknown, Err: ErrTryAgain}
+		}
+		return p.error(0)
+	}
+	return invalid("Unknown node %s", owner).public()
+}

@@ -1,0 +1,323 @@
+package slotmesh
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync/atomic"
+	"time"
+)
+
+// Client calls keys of the cluster from a member of it: in process where the
+// member owns the slot, over the bus where another node does. It follows MOVED,
+// and waits, as long as the context allows, while a slot changes hands or a
+// primary is being replaced. A call that may have happened is never repeated:
+// its error is an *OpError with Outcome Unknown.
+//
+// Its methods may be called from any goroutine. Values that it returns must not
+// be changed; values that are handed to it must not be changed afterwards.
+//
+// A context without a deadline gives a call 10 NodeTimeouts.
+type Client struct {
+	n     *node
+	stats clientStats
+}
+
+type clientStats struct {
+	calls, local, remote, moved, retries atomic.Uint64
+}
+
+// ClientStats counts what a Client has done.
+type ClientStats struct {
+	Calls   uint64 // that were not answered in process at the first attempt, which is not counted
+	Remote  uint64 // requests sent to other nodes
+	Moved   uint64 // MOVED seen
+	Retries uint64 // attempts after TRYAGAIN, CLUSTERDOWN or a broken connection
+}
+
+// Stats returns what the client has counted so far.
+func (c *Client) Stats() ClientStats {
+	return ClientStats{c.stats.calls.Load(), c.stats.remote.Load(), c.stats.moved.Load(), c.stats.retries.Load()}
+}
+
+const (
+	redirectsMax = 16 // in a row, before a call backs off
+	backoffFirst = time.Millisecond
+	backoffLast  = 100 * time.Millisecond
+	defaultLimit = 10 // NodeTimeouts
+)
+
+// Get returns the value of a plain key, or ErrNotFound.
+func (c *Client) Get(ctx context.Context, key string) ([]byte, error) {
+	e := &c.n.engine
+	if len(key) <= e.maxKey && !e.closed.Load() && ctx.Err() == nil && !inTx(ctx) {
+		value, found, served, _, err := e.get(KeySlot(key), key)
+		if served && err == nil {
+			if !found {
+				return nil, ErrNotFound
+			}
+			return value, nil
+		}
+	}
+	return c.call(ctx, &request{op: opGet, args: [][]byte{[]byte(key)}}, key)
+}
+
+// Set stores a plain value under a key, in place of what was there, for good.
+func (c *Client) Set(ctx context.Context, key string, value []byte) error {
+	return c.set(ctx, key, value, 0)
+}
+
+// SetFor is Set for a time to live, which is rounded down to milliseconds. It
+// must be at least one.
+func (c *Client) SetFor(ctx context.Context, key string, value []byte, ttl time.Duration) error {
+	if ttl < time.Millisecond {
+		return &OpError{Op: "set", Slot: KeySlot(key), Err: fmt.Errorf("%w: time to live %v, expected at least 1 ms", ErrInvalid, ttl)}
+	}
+	return c.set(ctx, key, value, time.Now().Add(ttl).UnixMilli())
+}
+
+func (c *Client) set(ctx context.Context, key string, value []byte, at int64) error {
+	_, err := c.call(ctx, &request{op: opSet, args: [][]byte{[]byte(key), value, strconv.AppendInt(nil, at, 10)}}, key)
+	return err
+}
+
+// Delete removes a key, and reports whether it was there.
+func (c *Client) Delete(ctx context.Context, key string) (bool, error) {
+	v, err := c.call(ctx, &request{op: opDelete, args: [][]byte{[]byte(key)}}, key)
+	return string(v) == "1", err
+}
+
+// Expire lets a key live for ttl from now on; one of zero or less removes it. It
+// reports whether the key is there.
+func (c *Client) Expire(ctx context.Context, key string, ttl time.Duration) (bool, error) {
+	v, err := c.call(ctx, &request{op: opExpire, args: [][]byte{[]byte(key), strconv.AppendInt(nil, ttl.Milliseconds(), 10)}}, key)
+	return string(v) == "1", err
+}
+
+// Incr adds delta to the decimal number under a key, 0 where there is none, and
+// returns the sum. A value that is no number, or a sum beyond 64 bits, is a
+// *CommandError.
+func (c *Client) Incr(ctx context.Context, key string, delta int64) (int64, error) {
+	v, err := c.call(ctx, &request{op: opIncr, args: [][]byte{[]byte(key), strconv.AppendInt(nil, delta, 10)}}, key)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(string(v), 10, 64)
+}
+
+// CompareAndSwap stores value if the key holds old, or if old is nil and the key
+// is not there; else it returns ErrConflict. An old that is empty and not nil
+// wants the key to be there and empty.
+func (c *Client) CompareAndSwap(ctx context.Context, key string, old, value []byte) error {
+	want := []byte("0")
+	if old != nil {
+		want = []byte("1")
+	}
+	_, err := c.call(ctx, &request{op: opCompareAndSwap, args: [][]byte{[]byte(key), want, old, value}}, key)
+	return err
+}
+
+// Do runs a command of the application at the primary of its keys' slot, and
+// returns its reply. Which arguments are keys the command says: the node that
+// calls must know it, too.
+func (c *Client) Do(ctx context.Context, name string, args ...[]byte) ([]byte, error) {
+	cmd := c.n.engine.commands[name]
+	if cmd == nil {
+		return nil, &OpError{Op: name, Err: fmt.Errorf("%w %q: expected one of Config.Commands", ErrUnknownCommand, name)}
+	}
+	keys, err := cmd.keysOf(args)
+	if err == nil {
+		r := Request{Keys: keys}
+		_, err = r.slot(c.n.cfg.MaxKey)
+	}
+	if err == nil && len(args) > requestArgsMax {
+		err = fmt.Errorf("%w: %d arguments, expected at most %d", ErrTooLarge, len(args), requestArgsMax)
+	}
+	if err != nil {
+		return nil, &OpError{Op: name, Err: err}
+	}
+	return c.call(ctx, &request{op: opDo, name: name, args: args}, keys[0])
+}
+
+// call runs a request wherever its slot is served.
+func (c *Client) call(ctx context.Context, q *request, key string) ([]byte, error) {
+	n := c.n
+	c.stats.calls.Add(1)
+	q.slot = KeySlot(key)
+	if err := c.check(ctx, q, key); err != nil {
+		return nil, q.failed(NodeID{}, NotExecuted, err)
+	}
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, defaultLimit*n.cfg.NodeTimeout)
+		defer cancel()
+	}
+	a := attempt{c: c, q: q, backoff: backoffFirst}
+	for {
+		value, again, err := a.once(ctx)
+		if !again {
+			return value, err
+		}
+		if n.engine.closed.Load() {
+			return nil, q.failed(a.node, NotExecuted, ErrClosed)
+		}
+		if ctx.Err() != nil {
+			return nil, q.failed(a.node, NotExecuted, errors.Join(ctx.Err(), a.last))
+		}
+	}
+}
+
+// check refuses what no node takes.
+func (c *Client) check(ctx context.Context, q *request, key string) error {
+	e := &c.n.engine
+	switch {
+	case e.closed.Load():
+		return ErrClosed
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case inTx(ctx):
+		return ErrInTx
+	case len(key) > e.maxKey:
+		return tooLong("key", len(key), e.maxKey)
+	}
+	total := 0
+	for _, a := range q.args {
+		total += len(a)
+		if len(a) > e.maxValue && len(a) > e.maxKey {
+			return tooLong("argument", len(a), e.maxValue)
+		}
+	}
+	if limit := e.maxKey + 2*e.maxValue; total > limit {
+		return tooLong("arguments", total, limit)
+	}
+	return nil
+}
+
+func (q *request) failed(node NodeID, o Outcome, err error) error {
+	op := q.op.String()
+	if q.op == opDo {
+		op = q.name
+	}
+	return &OpError{Op: op, Slot: q.slot, Node: node, Outcome: o, Err: err}
+}
+
+// repeatable reports whether a request may be run twice without a difference.
+func (q *request) repeatable(e *engine) bool {
+	if q.op == opDo {
+		return e.commands[q.name].ReadOnly
+	}
+	return q.op == opGet
+}
+
+// attempt is a call on its way through the cluster.
+type attempt struct {
+	c         *Client
+	q         *request
+	node      NodeID // asked last
+	to        NodeID // where a redirect has sent it; zero: look into the table
+	redirects int
+	backoff   time.Duration
+	last      error
+}
+
+// once tries once. again says that the call has not happened, and may be tried
+// again.
+func (a *attempt) once(ctx context.Context) (value []byte, again bool, err error) {
+	n := a.c.n
+	owner, self, err := a.target()
+	if err != nil {
+		return nil, true, a.pause(ctx, err)
+	}
+	a.node = owner.ID
+	var ran bool
+	if self {
+		value, ran, err = n.engine.runOp(ctx, a.q, true)
+	} else {
+		value, ran, err = a.remote(ctx, owner)
+	}
+	return a.judge(ctx, value, ran, err)
+}
+
+// target is the node to ask.
+func (a *attempt) target() (owner NodeInfo, self bool, err error) {
+	v := a.c.n.engine.view.Load()
+	if !a.to.IsZero() {
+		for i := range v.nodes {
+			if v.nodes[i].ID == a.to {
+				return v.nodes[i], v.nodes[i].Self, nil
+			}
+		}
+	}
+	d := v.route(a.q.slot)
+	switch {
+	case v.owns(a.q.slot):
+		return v.self, true, nil
+	case d.action == routeMoved:
+		return *d.owner, false, nil
+	default:
+		return v.self, true, nil // which says why not
+	}
+}
+
+// remote sends the request to another node.
+func (a *attempt) remote(ctx context.Context, owner NodeInfo) (value []byte, ran bool, err error) {
+	a.c.stats.remote.Add(1)
+	conn, err := a.c.n.data.get(ctx, owner)
+	if err != nil {
+		return nil, false, &remoteError{err.Error(), ErrTryAgain}
+	}
+	p, err := conn.call(ctx, a.q)
+	switch {
+	case errors.Is(err, errNotSent):
+		return nil, false, &remoteError{"the connection to " + owner.ID.short() + " has ended", ErrTryAgain}
+	case err != nil && a.q.repeatable(&a.c.n.engine) && ctx.Err() == nil:
+		return nil, false, &remoteError{err.Error(), ErrTryAgain}
+	case err != nil:
+		return nil, true, err
+	}
+	return p.value, p.outcome != NotExecuted, p.error(a.q.slot)
+}
+
+// judge says what an answer means for the call.
+func (a *attempt) judge(ctx context.Context, value []byte, ran bool, err error) ([]byte, bool, error) {
+	var moved *MovedError
+	switch {
+	case err == nil:
+		return value, false, nil
+	case errors.Is(err, ErrNotFound):
+		return nil, false, ErrNotFound
+	case errors.As(err, &moved):
+		a.c.stats.moved.Add(1)
+		if a.redirects++; a.redirects%redirectsMax != 0 && moved.Node != a.node {
+			a.to = moved.Node
+			return nil, true, nil
+		}
+		return nil, true, a.pause(ctx, err)
+	case (errors.Is(err, ErrTryAgain) || errors.Is(err, ErrClusterDown)) && (!ran || a.q.repeatable(&a.c.n.engine)):
+		return nil, true, a.pause(ctx, err)
+	}
+	o := NotExecuted
+	if ran {
+		o = Unknown
+	}
+	return nil, false, a.q.failed(a.node, o, err)
+}
+
+// pause waits a while before the next attempt: longer each time, and at random,
+// so that callers do not come back together.
+func (a *attempt) pause(ctx context.Context, err error) error {
+	a.last, a.to = err, NodeID{}
+	a.c.stats.retries.Add(1)
+	d := a.backoff/2 + rand.N(a.backoff)
+	a.backoff = min(2*a.backoff, backoffLast)
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	case <-a.c.n.ctx.Done():
+	}
+	return nil
+}

@@ -1,0 +1,227 @@
+package slotmesh
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/bits"
+	"strings"
+	"time"
+
+	"github.com/slotmesh/slotmesh/transport"
+)
+
+// Limits and defaults of a Config.
+const (
+	minNodeTimeout     = 250 * time.Millisecond
+	defaultNodeTimeout = 5 * time.Second
+	maxNodeTimeout     = time.Hour
+	defaultMaxKey      = 64 << 10
+	defaultMaxValue    = 64 << 20
+	maxMaxKey          = 1 << 20
+	maxMaxValue        = 512 << 20
+	maxLabel           = 253
+	maxPrimaries       = 1000
+	maxSeeds           = 1000
+)
+
+// Config is what a node is started with. The zero value is a node of its own:
+// it owns every slot, keeps them in memory, and opens no port.
+type Config struct {
+	// Addr is where the bus listens, "host:port"; an empty host is every
+	// interface, port 0 any that is free. "" opens no port: the node is alone
+	// for good.
+	Addr string
+
+	// AdvertiseAddr is where other nodes reach the bus, if that is not where it
+	// listens: behind address translation, or in a container. "" is the address
+	// of the listener; for one on every interface, a private address of this
+	// host. Nodes in one process need none.
+	AdvertiseAddr string
+
+	// ClientAddr is the address that redirects name for this node, where a front
+	// of its own serves clients. "" is none: redirects then name the bus.
+	ClientAddr string
+
+	// Transport carries the bus. nil is TCP in the clear.
+	Transport Transport
+
+	// Insecure allows a bus in the clear on an address that other hosts reach.
+	// Whoever reaches such a bus can take the cluster over.
+	Insecure bool
+
+	// Seeds are addresses of the bus of other nodes of the same cluster, this
+	// node's own among them or not. Names are resolved at each attempt. A node
+	// with seeds looks for its cluster until every seed is a live member, for
+	// ever.
+	Seeds []string
+
+	// Primaries is the number of nodes that form a cluster by themselves: give
+	// the same Seeds and Primaries to as many nodes, start them in any order, and
+	// they form exactly one cluster, with equal shares of the slots. 0 forms
+	// none.
+	Primaries int
+
+	// Join starts a node without slots, to be met by a cluster (by its Seeds, or
+	// by Admin.Meet) or to be given slots with Admin.AddSlots. Without Join, Seeds
+	// and Primaries a new node owns every slot.
+	Join bool
+
+	// Dir is the folder in which the node keeps who it is, what it knows of the
+	// cluster and what it has promised. One node uses it at a time. "" keeps
+	// nothing: each start is a new node, and what it has stored is gone with it.
+	Dir string
+
+	// Host is a label of what fails together: nodes of one label have one vote.
+	// "" is a random label, right for one node per machine. Letters, digits, '.',
+	// '_' and '-', 253 at most.
+	Host string
+
+	// NodeTimeout is the silence after which a node counts as failed, and the
+	// length of a primary's lease. A short one replaces a dead primary sooner and
+	// takes a slow one for dead. 250 ms to 1 h, default 5 s. It must be the same
+	// at all nodes of a cluster.
+	NodeTimeout time.Duration
+
+	// MaxVoters bounds how many nodes vote, at most one per host. Odd, 1 to 63,
+	// default 9. More voters survive more losses at once and cost more messages
+	// per decision.
+	MaxVoters int
+
+	// Store keeps the node's data. nil is store.NewMemory. The node closes a
+	// store that it made, and leaves one that it was given open.
+	Store Store
+
+	// Commands is the application's own code that runs at the primary of a slot.
+	Commands []Command
+
+	// MaxKey bounds the bytes of a key, default 64 KiB, at most 1 MiB.
+	MaxKey int
+
+	// MaxValue bounds the bytes of a value, of the arguments of a command and of
+	// its reply, default 64 MiB, at most 512 MiB.
+	MaxValue int
+
+	// Logger gets what an operator should see, a few lines a day. nil is silent.
+	Logger *slog.Logger
+}
+
+// withDefaults fills in the defaults.
+func (c Config) withDefaults() Config {
+	if c.NodeTimeout == 0 {
+		c.NodeTimeout = defaultNodeTimeout
+	}
+	if c.MaxVoters == 0 {
+		c.MaxVoters = maxVotersDefault
+	}
+	if c.MaxKey == 0 {
+		c.MaxKey = defaultMaxKey
+	}
+	if c.MaxValue == 0 {
+		c.MaxValue = defaultMaxValue
+	}
+	if c.Transport == nil {
+		c.Transport = transport.TCP{}
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// alone reports whether a new node takes every slot.
+func (c *Config) alone() bool { return !c.Join && len(c.Seeds) == 0 && c.Primaries == 0 }
+
+// validate returns every problem of the config, joined: each names the field,
+// its value and what was expected.
+func (c *Config) validate() error {
+	var errs []error
+	bad := func(field string, value any, expected string, args ...any) {
+		errs = append(errs, fmt.Errorf("slotmesh: Config.%s is %v, expected %s", field, value, fmt.Sprintf(expected, args...)))
+	}
+	if c.NodeTimeout < minNodeTimeout || c.NodeTimeout > maxNodeTimeout {
+		bad("NodeTimeout", c.NodeTimeout, "%v to %v", minNodeTimeout, maxNodeTimeout)
+	}
+	if c.MaxVoters < 1 || c.MaxVoters > maxVotersLimit || c.MaxVoters%2 == 0 {
+		bad("MaxVoters", c.MaxVoters, "an odd number, 1 to %d", maxVotersLimit)
+	}
+	if c.MaxKey < 1 || c.MaxKey > maxMaxKey {
+		bad("MaxKey", c.MaxKey, "1 to %d bytes", maxMaxKey)
+	}
+	if c.MaxValue < 1 || c.MaxValue > maxMaxValue {
+		bad("MaxValue", c.MaxValue, "1 to %d bytes", maxMaxValue)
+	}
+	if !validLabel(c.Host) {
+		bad("Host", fmt.Sprintf("%q", c.Host), "letters, digits, '.', '_' and '-', %d at most", maxLabel)
+	}
+	if c.Primaries < 0 || c.Primaries > maxPrimaries {
+		bad("Primaries", c.Primaries, "0 to %d", maxPrimaries)
+	}
+	if c.Primaries > 0 && len(c.Seeds) == 0 && c.Primaries > 1 {
+		bad("Seeds", "empty", "addresses of the other nodes, since Primaries is %d", c.Primaries)
+	}
+	if c.Primaries > 0 && c.Join {
+		bad("Join", c.Join, "false where Primaries is set: a node either forms by number or is joined by hand")
+	}
+	if len(c.Seeds) > maxSeeds {
+		bad("Seeds", fmt.Sprint(len(c.Seeds), " addresses"), "at most %d", maxSeeds)
+	}
+	errs = append(errs, c.validateAddrs(bad)...)
+	errs = append(errs, validateCommands(c.Commands)...)
+	return errors.Join(errs...)
+}
+
+func (c *Config) validateAddrs(bad func(field string, value any, expected string, args ...any)) (errs []error) {
+	_, tcp := c.Transport.(transport.TCP)
+	check := func(field, addr string, check func(string) error) {
+		if err := check(addr); err != nil && tcp {
+			errs = append(errs, fmt.Errorf("slotmesh: Config.%s: %w", field, err))
+		}
+	}
+	if c.Addr == "" {
+		if len(c.Seeds) > 0 || c.Primaries > 1 || c.Join || c.AdvertiseAddr != "" {
+			bad("Addr", `""`, "an address to listen at, since the node is to have company")
+		}
+		return errs
+	}
+	check("Addr", c.Addr, transport.CheckAddr)
+	if c.AdvertiseAddr != "" {
+		check("AdvertiseAddr", c.AdvertiseAddr, transport.CheckDialAddr)
+	}
+	if c.ClientAddr != "" {
+		if err := transport.CheckDialAddr(c.ClientAddr); err != nil {
+			errs = append(errs, fmt.Errorf("slotmesh: Config.ClientAddr: %w", err))
+		}
+	}
+	for _, s := range c.Seeds {
+		check("Seeds", s, transport.CheckDialAddr)
+	}
+	if tcp && !c.Insecure && !transport.IsLoopback(c.Addr) && !transport.Secure(c.Transport) {
+		bad("Addr", c.Addr, "a loopback address, a Transport with TLS, or Insecure: other hosts could take the cluster over")
+	}
+	return errs
+}
+
+func validLabel(s string) bool {
+	if len(s) > maxLabel {
+		return false
+	}
+	return strings.IndexFunc(s, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '.' && r != '_' && r != '-'
+	}) < 0
+}
+
+// formNumbers is what nodes that form by number must agree on.
+func (c *Config) formNumbers() formNumbers {
+	if c.Primaries == 0 {
+		return formNumbers{}
+	}
+	h := uint64(0)
+	for _, s := range c.Seeds {
+		for i := range len(s) {
+			h = hashUint(h, uint64(s[i]))
+		}
+		h = bits.RotateLeft64(hashEnd(h), 1)
+	}
+	return formNumbers{Seeds: h, Primaries: uint16(c.Primaries)}
+}

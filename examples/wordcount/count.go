@@ -1,0 +1,207 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"text/tabwriter"
+	"time"
+
+	"github.com/slotmesh/slotmesh"
+)
+
+const (
+	workers = 16
+	top     = 20 // words that the report shows
+)
+
+// counter counts words in the cluster and, beside it, in a plain map.
+type counter struct {
+	ctx      context.Context
+	cancel   context.CancelCauseFunc
+	mesh     *mesh
+	clients  []*slotmesh.Client
+	half     int64
+	progress func(words int64)
+
+	words  chan string
+	plain  map[string]int
+	total  int64
+	counts atomic.Int64 // counted in the cluster so far
+	grow   sync.Once
+	grown  chan error
+	wg     sync.WaitGroup
+}
+
+// newCounter starts to count. After half bytes the cluster grows by a node.
+func newCounter(ctx context.Context, m *mesh, half int64, progress func(int64)) *counter {
+	c := &counter{mesh: m, half: half, progress: progress, words: make(chan string, 4*workers), plain: map[string]int{}, grown: make(chan error, 1)}
+	c.ctx, c.cancel = context.WithCancelCause(ctx)
+	for _, n := range m.nodes {
+		c.clients = append(c.clients, n.Client())
+	}
+	for i := range workers {
+		c.wg.Go(func() { c.work(c.clients[i%len(c.clients)]) })
+	}
+	return c
+}
+
+// add counts a word. The bytes read so far tell when half of the text is over.
+func (c *counter) add(word string, read int64) error {
+	if read > c.half {
+		c.growOnce()
+	}
+	c.plain[word]++
+	c.total++
+	select {
+	case c.words <- word:
+		c.progress(c.total)
+		return nil
+	case <-c.ctx.Done():
+		return context.Cause(c.ctx)
+	}
+}
+
+// growOnce lets the next node join, while the counting goes on.
+func (c *counter) growOnce() {
+	c.grow.Do(func() {
+		c.wg.Go(func() {
+			err := c.mesh.grow(c.ctx)
+			if err != nil {
+				err = fmt.Errorf("the next node: %w", err)
+				c.cancel(err)
+			}
+			c.grown <- err
+		})
+	})
+}
+
+// work counts words until there are no more. An error ends the program: a call
+// whose outcome is unknown must not be repeated, for it would count twice.
+func (c *counter) work(client *slotmesh.Client) {
+	for word := range c.words {
+		if c.ctx.Err() != nil {
+			continue
+		}
+		if _, err := client.Do(c.ctx, "add", []byte(word)); err != nil {
+			c.cancel(fmt.Errorf("counting %.80q: %w", word, err))
+			continue
+		}
+		c.counts.Add(1)
+	}
+}
+
+// wait ends the counting. By now at the latest the next node joins.
+func (c *counter) wait() error {
+	c.growOnce()
+	close(c.words)
+	err := <-c.grown
+	c.wg.Wait()
+	c.progress(-1)
+	if cause := context.Cause(c.ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+// report prints what the cluster has counted, and compares.
+func (c *counter) report(out io.Writer) error {
+	words := slices.SortedFunc(mapsKeys(c.plain), func(a, b string) int {
+		return cmp.Or(cmp.Compare(c.plain[b], c.plain[a]), cmp.Compare(a, b))
+	})
+	wrong := 0
+	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	for i, word := range words {
+		n, err := c.counted(word)
+		if err != nil {
+			return err
+		}
+		if n != c.plain[word] {
+			wrong++
+		}
+		if i < top {
+			fmt.Fprintf(w, "%d\t%.40s\n", n, word)
+		}
+	}
+	c.reportNodes(w)
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if wrong > 0 || c.counts.Load() != c.total {
+		return fmt.Errorf("%d words, %d distinct, %d wrong, %d counted", c.total, len(words), wrong, c.counts.Load())
+	}
+	_, err := fmt.Fprintf(out, "ok: %d words, %d distinct, %d wrong\n", c.total, len(words), wrong)
+	return err
+}
+
+func mapsKeys(m map[string]int) func(yield func(string) bool) {
+	return func(yield func(string) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// counted is what the cluster holds for a word.
+func (c *counter) counted(word string) (int, error) {
+	v, err := c.clients[0].Get(c.ctx, word)
+	if errors.Is(err, slotmesh.ErrNotFound) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("reading %.80q: %w", word, err)
+	}
+	return strconv.Atoi(string(v))
+}
+
+func (c *counter) reportNodes(w io.Writer) {
+	table := c.mesh.nodes[0].Table()
+	keys := map[slotmesh.NodeID]int{}
+	for word := range c.plain {
+		if owner, ok := table.Owner(slotmesh.KeySlot(word)); ok {
+			keys[owner.ID]++
+		}
+	}
+	fmt.Fprintf(w, "\nnode\tkeys\tslots\n")
+	for i, n := range c.mesh.nodes {
+		own := table.Slots(n.ID())
+		fmt.Fprintf(w, "%d\t%d\t%d\n", i+1, keys[n.ID()], own.Len())
+	}
+	var sum slotmesh.ClientStats
+	for _, client := range c.clients {
+		s := client.Stats()
+		sum.Calls, sum.Remote, sum.Moved, sum.Retries = sum.Calls+s.Calls, sum.Remote+s.Remote, sum.Moved+s.Moved, sum.Retries+s.Retries
+	}
+	fmt.Fprintf(w, "\nrequests\t%d, of them to other nodes %d, MOVED seen %d\n", sum.Calls, sum.Remote, sum.Moved)
+}
+
+// progressTo shows the progress on a terminal, and nothing elsewhere.
+func progressTo(diag io.Writer) func(int64) {
+	f, ok := diag.(*os.File)
+	if !ok {
+		return func(int64) {}
+	}
+	if info, err := f.Stat(); err != nil || info.Mode()&os.ModeCharDevice == 0 {
+		return func(int64) {}
+	}
+	last := time.Now()
+	return func(words int64) {
+		if words < 0 {
+			fmt.Fprint(f, "\r\x1b[K")
+			return
+		}
+		if now := time.Now(); now.Sub(last) > 100*time.Millisecond {
+			last = now
+			fmt.Fprintf(f, "\r%d words", words)
+		}
+	}
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/slotmesh/slotmesh"
+	"github.com/slotmesh/slotmesh/transport"
+)
+
+const (
+	nodeTimeout = time.Second
+	startLimit  = time.Minute // for the cluster to form, and for a node to join
+)
+
+// add is the command that counts: it runs at the primary of its word's slot.
+var add = slotmesh.Command{
+	Name: "add",
+	Run: func(tx *slotmesh.Tx, args [][]byte) ([]byte, error) {
+		word := string(args[0])
+		v, _, err := tx.Get(word)
+		if err != nil {
+			return nil, err
+		}
+		n, _ := strconv.Atoi(string(v)) // "" is 0
+		return nil, tx.Put(word, strconv.AppendInt(nil, int64(n)+1, 10))
+	},
+}
+
+// mesh is the cluster.
+type mesh struct {
+	config slotmesh.Config
+	nodes  []slotmesh.Node
+	listen func(i int) string
+}
+
+// startMesh starts n nodes, which form one cluster, and waits until they serve.
+func startMesh(ctx context.Context, n int, tcp bool) (*mesh, error) {
+	m := &mesh{config: slotmesh.Config{NodeTimeout: nodeTimeout, Commands: []slotmesh.Command{add}}}
+	if err := m.connect(n, tcp); err != nil {
+		return nil, err
+	}
+	for i := range n {
+		c := m.config
+		c.Addr, c.Primaries = c.Seeds[i], n
+		if err := m.start(ctx, c); err != nil {
+			m.close()
+			return nil, err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	for _, node := range m.nodes {
+		if err := node.Ready(ctx); err != nil {
+			m.close()
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// connect chooses the transport, and the addresses of the first n nodes.
+func (m *mesh) connect(n int, tcp bool) error {
+	if !tcp {
+		m.config.Transport = transport.NewMemory()
+		for i := range n {
+			m.config.Seeds = append(m.config.Seeds, fmt.Sprintf("node-%d", i+1))
+		}
+		return nil
+	}
+	m.config.Transport = transport.TCP{}
+	for range n {
+		addr, err := freePort()
+		if err != nil {
+			return err
+		}
+		m.config.Seeds = append(m.config.Seeds, addr)
+	}
+	return nil
+}
+
+// freePort finds a port of the loopback interface that nobody listens at.
+func freePort() (string, error) {
+	l, err := transport.TCP{}.Listen("127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	return l.Addr().String(), nil
+}
+
+func (m *mesh) start(ctx context.Context, c slotmesh.Config) error {
+	node, err := slotmesh.Start(ctx, c)
+	if err == nil {
+		m.nodes = append(m.nodes, node)
+	}
+	return err
+}
+
+// grow starts one more node and gives it its share of the slots, the same
+// number from each of the others.
+func (m *mesh) grow(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	c := m.config
+	c.Join = true
+	if c.Addr = "node-" + strconv.Itoa(len(m.nodes)+1); m.isTCP() {
+		c.Addr = "127.0.0.1:0"
+	}
+	givers := m.nodes
+	if err := m.start(ctx, c); err != nil {
+		return err
+	}
+	joined := m.nodes[len(m.nodes)-1]
+	if err := joined.Ready(ctx); err != nil {
+		return err
+	}
+	share := slotmesh.NumSlots / (len(givers) + 1)
+	for i, giver := range givers {
+		part := share*(i+1)/len(givers) - share*i/len(givers)
+		if err := giver.Admin().MoveSlots(ctx, lastSlots(giver, part), joined.ID()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *mesh) isTCP() bool {
+	_, tcp := m.config.Transport.(transport.TCP)
+	return tcp
+}
+
+// lastSlots is the last n slots of a node.
+func lastSlots(node slotmesh.Node, n int) (set slotmesh.SlotSet) {
+	own := node.Table().Slots(node.ID())
+	skip := own.Len() - n
+	for slot := range own.All() {
+		if skip--; skip < 0 {
+			set.Add(slot)
+		}
+	}
+	return set
+}
+
+func (m *mesh) close() error {
+	var errs []error
+	for _, n := range m.nodes {
+		errs = append(errs, n.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,534 @@
+package slotmesh
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+// Connections between nodes. Heartbeats and control messages of a pair of nodes
+// share one connection; requests and data have others, so that bulk starves no
+// heartbeat. A connection begins with a handshake that names both sides; what a
+// node is afterwards cannot be said over it any more, so a node that changes
+// makes its connections anew.
+
+const (
+	helloKind        = 250
+	helloMagic       = 0x736c6d31 // "slm1"
+	protocolVersion  = 1
+	helloLimit       = 4 << 10
+	handshakeTimeout = 5 * time.Second
+	handshakesMax    = 64   // pending; at the bound a connection is closed at once
+	connsMax         = 8192 // accepted; the same
+	linkQueueMax     = 1024 // messages waiting for a link; at the bound one more is lost, as any message may be
+	dialQueueMax     = 64   // messages waiting for a dial; the same
+	dialPauseMax     = 2 * time.Second
+	linkIdle         = 10 // NodeTimeouts without a frame after which a link is closed
+)
+
+// linkRole says what a connection is for.
+type linkRole uint8
+
+const (
+	roleControl linkRole = iota + 1
+	roleData
+)
+
+// hello is the first frame on a connection, from each side.
+type hello struct {
+	Magic    uint32
+	Version  uint16
+	Features uint64
+	Role     uint8
+	From     sender
+	To       wanted
+}
+
+// handshake exchanges hellos. The dialer speaks first.
+func handshake(conn net.Conn, dialed bool, role linkRole, who *sender, to wanted) (theirs hello, err error) {
+	if err := conn.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
+		return hello{}, err
+	}
+	mine := hello{Magic: helloMagic, Version: protocolVersion, Role: uint8(role), From: *who, To: to}
+	if dialed {
+		if err := writeHello(conn, &mine); err != nil {
+			return hello{}, err
+		}
+	}
+	if theirs, err = readHello(conn); err != nil {
+		return hello{}, err
+	}
+	if !dialed {
+		mine.Role = theirs.Role
+		mine.To = wanted{theirs.From.ID, theirs.From.Key, theirs.From.Incarnation}
+		if err := writeHello(conn, &mine); err != nil {
+			return hello{}, err
+		}
+	}
+	return theirs, conn.SetDeadline(time.Time{})
+}
+
+func writeHello(w io.Writer, h *hello) error {
+	payload, err := encodeValue(h)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(appendBulk(nil, helloKind, payload))
+	return err
+}
+
+func readHello(r io.Reader) (hello, error) {
+	kind, payload, err := readFrame(r, func(kind byte) int {
+		if kind == helloKind {
+			return helloLimit
+		}
+		return 0
+	}, nil)
+	if err != nil {
+		return hello{}, err
+	}
+	var h hello
+	if err := decodeValue(payload, &h); err != nil {
+		return hello{}, err
+	}
+	switch {
+	case kind != helloKind || h.Magic != helloMagic:
+		return hello{}, errors.New("slotmesh: handshake: the other side does not speak this protocol")
+	case h.Version != protocolVersion:
+		return hello{}, fmt.Errorf("slotmesh: handshake: the other side speaks version %d of the protocol, expected %d", h.Version, protocolVersion)
+	case h.Role != uint8(roleControl) && h.Role != uint8(roleData):
+		return hello{}, fmt.Errorf("slotmesh: handshake: role %d, expected %d or %d", h.Role, roleControl, roleData)
+	}
+	return h, nil
+}
+
+// link is a control connection to one node.
+type link struct {
+	conn   net.Conn
+	said   *sender // what this node was when it shook hands
+	peer   sender  // what the other side said it is
+	to     wanted  // whom the other side wants: what it says is for this one
+	dialed bool
+
+	mu    sync.Mutex
+	queue []message // guarded by mu
+	beat  *heartbeat
+	dead  bool
+	wake  chan struct{} // of the writer; holds one token
+}
+
+func newLink(conn net.Conn, said *sender, theirs *hello, dialed bool) *link {
+	return &link{conn: conn, said: said, peer: theirs.From, to: theirs.To, dialed: dialed, wake: make(chan struct{}, 1)}
+}
+
+// send queues a message. Of heartbeats only the newest is kept.
+func (l *link) send(m message) {
+	l.mu.Lock()
+	if h, ok := m.(*heartbeat); ok {
+		l.beat = h
+	} else if len(l.queue) < linkQueueMax {
+		l.queue = append(l.queue, m)
+	}
+	l.mu.Unlock()
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take returns what is queued, the heartbeat first.
+func (l *link) take(buf []message) []message {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.beat != nil {
+		buf = append(buf, l.beat)
+		l.beat = nil
+	}
+	buf = append(buf, l.queue...)
+	clear(l.queue)
+	l.queue = l.queue[:0]
+	return buf
+}
+
+func (l *link) close() {
+	l.mu.Lock()
+	l.dead = true
+	l.mu.Unlock()
+	l.conn.Close()
+}
+
+func (l *link) isDead() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.dead
+}
+
+// write sends what is queued until the connection or the node ends.
+func (l *link) write(ctx context.Context, timeout time.Duration) {
+	defer l.close()
+	var msgs []message
+	var buf []byte
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.wake:
+		}
+		if l.isDead() {
+			return
+		}
+		msgs = l.take(msgs[:0])
+		buf = buf[:0]
+		for _, m := range msgs {
+			buf, _ = appendFrame(buf, m) // one that is over its limit is lost, like any message may be
+		}
+		clear(msgs)
+		if len(buf) == 0 {
+			continue
+		}
+		if l.conn.SetWriteDeadline(time.Now().Add(timeout)) != nil {
+			return
+		}
+		if _, err := l.conn.Write(buf); err != nil {
+			return
+		}
+		if cap(buf) > 1<<20 {
+			buf = nil
+		}
+	}
+}
+
+// read hands on what comes until the connection or the node ends.
+func (l *link) read(ctx context.Context, idle time.Duration, inbox chan<- delivery) error {
+	var buf []byte
+	for {
+		if err := l.conn.SetReadDeadline(time.Now().Add(idle)); err != nil {
+			return err
+		}
+		kind, payload, err := readFrame(l.conn, controlLimits, buf)
+		if err != nil {
+			return err
+		}
+		m, err := decodeFrame(msgKind(kind), payload)
+		if err != nil {
+			return err
+		}
+		select {
+		case inbox <- delivery{l.peer, l.to, m}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if buf = payload[:0]; cap(buf) > 1<<20 {
+			buf = nil
+		}
+	}
+}
+
+// controlLimits are those of a control connection: no bulk.
+func controlLimits(kind byte) int {
+	if kind >= firstBulkKind {
+		return 0
+	}
+	return busLimits(kind)
+}
+
+// delivery is a message on its way into the core.
+type delivery struct {
+	from sender
+	to   wanted
+	msg  message
+}
+
+// ---- all links of a node
+
+// links are the control connections of a node.
+type links struct {
+	node *node
+	ctx  context.Context
+
+	mu      sync.Mutex // guards all below
+	peers   map[NodeID]*peerLink
+	dials   map[string]*dialState // by address
+	pending int                   // handshakes of accepted connections
+	conns   map[net.Conn]struct{}
+	closed  bool
+}
+
+// peerLink is the link to one node, if there is one.
+type peerLink struct {
+	link *link
+}
+
+// dialState is an address that is being dialed, or that is not to be for a while.
+type dialState struct {
+	running bool
+	queue   []send
+	pause   time.Duration
+	until   time.Time
+}
+
+func newLinks(n *node, ctx context.Context) *links {
+	return &links{node: n, ctx: ctx, peers: map[NodeID]*peerLink{}, dials: map[string]*dialState{}, conns: map[net.Conn]struct{}{}}
+}
+
+// send sends a message over the link to its node, dialing if there is none.
+func (ls *links) send(m send) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ls.closed || m.from != ls.node.who.Load() {
+		return // it was said by what this node is no more
+	}
+	if !m.to.ID.IsZero() {
+		if l := ls.liveLink(m.to.ID); l != nil && l.said == m.from && l.leadsTo(m.to.wanted) {
+			l.send(m.msg)
+			return
+		}
+	}
+	ls.dial(m)
+}
+
+func (ls *links) liveLink(id NodeID) *link {
+	if p := ls.peers[id]; p != nil && p.link != nil && !p.link.isDead() {
+		return p.link
+	}
+	return nil
+}
+
+// leadsTo reports whether the other side is the one that is wanted.
+func (l *link) leadsTo(to wanted) bool {
+	return l.peer.Key == to.Key && (to.Incarnation == 0 || to.Incarnation == l.peer.Incarnation)
+}
+
+// dial queues a message for an address and dials it, if it may.
+func (ls *links) dial(m send) {
+	if m.to.addr == "" {
+		return
+	}
+	d := ls.dials[m.to.addr]
+	if d == nil {
+		if len(ls.dials) >= connsMax {
+			return
+		}
+		d = &dialState{}
+		ls.dials[m.to.addr] = d
+	}
+	if !d.running && time.Now().Before(d.until) {
+		return
+	}
+	if len(d.queue) >= dialQueueMax {
+		d.queue = d.queue[1:]
+	}
+	d.queue = append(d.queue, m)
+	if !d.running {
+		d.running = true
+		ls.node.wg.Go(func() { ls.connect(m.to, m.from, d) })
+	}
+}
+
+// connect dials an address and sends what waits for it.
+func (ls *links) connect(to dest, who *sender, d *dialState) {
+	l, err := ls.open(to, who)
+	ls.mu.Lock()
+	queue := d.queue
+	d.queue, d.running = nil, false
+	if err != nil {
+		d.pause = min(max(2*d.pause, ls.node.cfg.NodeTimeout/50), dialPauseMax)
+		d.until = time.Now().Add(d.pause)
+		ls.mu.Unlock()
+		return
+	}
+	delete(ls.dials, to.addr)
+	l = ls.adopt(l)
+	ls.mu.Unlock()
+	for _, m := range queue {
+		if l != nil && m.from == l.said && (m.to.ID.IsZero() || m.to.ID == l.peer.ID && l.leadsTo(m.to.wanted)) {
+			l.send(m.msg)
+		}
+	}
+}
+
+// open dials and shakes hands.
+func (ls *links) open(to dest, who *sender) (*link, error) {
+	conn, theirs, err := ls.node.dialNode(ls.ctx, to, who, roleControl)
+	if err != nil {
+		return nil, err
+	}
+	if theirs.From.ID == who.ID {
+		ls.node.metSelf(to.addr)
+	}
+	return newLink(conn, who, &theirs, true), nil
+}
+
+// adopt makes l the link to its node, unless a better one is there: of two that
+// the nodes have dialed to each other, the one of the smaller id stays. It
+// returns the link to use; nil where this node is closing.
+func (ls *links) adopt(l *link) *link {
+	if ls.closed {
+		l.close()
+		delete(ls.conns, l.conn)
+		return nil
+	}
+	p := ls.peers[l.peer.ID]
+	if p == nil {
+		p = &peerLink{}
+		ls.peers[l.peer.ID] = p
+	}
+	if old := p.link; old != nil && !old.isDead() {
+		same := old.said == l.said && old.peer == l.peer
+		if same && preferred(old) && !preferred(l) {
+			l.close()
+			delete(ls.conns, l.conn)
+			return old
+		}
+		old.close()
+	}
+	p.link = l
+	n := ls.node
+	n.wg.Go(func() { l.write(ls.ctx, max(n.cfg.NodeTimeout, 2*time.Second)) })
+	n.wg.Go(func() { ls.run(l) })
+	return l
+}
+
+func preferred(l *link) bool {
+	smaller := l.said.ID.compare(l.peer.ID) < 0
+	return l.dialed == smaller
+}
+
+// run reads a link until it ends.
+func (ls *links) run(l *link) {
+	n := ls.node
+	err := l.read(ls.ctx, linkIdle*n.cfg.NodeTimeout, n.inbox)
+	l.close()
+	ls.forget(l.conn)
+	select {
+	case l.wake <- struct{}{}: // the writer ends too
+	default:
+	}
+	var bad *malformed
+	if errors.As(err, &bad) {
+		n.cfg.Logger.Warn("a peer sent what no node sends", "peer", l.peer.ID, "addr", l.peer.Addr, "error", err)
+	}
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if p := ls.peers[l.peer.ID]; p != nil && p.link == l {
+		delete(ls.peers, l.peer.ID)
+	}
+}
+
+// renew closes every link: this node is not what it said when it made them.
+func (ls *links) renew() {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, p := range ls.peers {
+		if p.link != nil {
+			p.link.close()
+		}
+	}
+	clear(ls.dials)
+}
+
+// track remembers a connection, to close it when the node closes; false means
+// that it is closing, or that there are too many.
+func (ls *links) track(conn net.Conn) bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ls.closed || len(ls.conns) >= connsMax {
+		return false
+	}
+	ls.conns[conn] = struct{}{}
+	return true
+}
+
+func (ls *links) forget(conn net.Conn) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	delete(ls.conns, conn)
+}
+
+// close closes every connection.
+func (ls *links) close() {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.closed = true
+	for c := range ls.conns {
+		c.Close()
+	}
+}
+
+// begin counts an accepted connection whose handshake begins.
+func (ls *links) begin() bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ls.closed || ls.pending >= handshakesMax {
+		return false
+	}
+	ls.pending++
+	return true
+}
+
+func (ls *links) end() {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.pending--
+}
+
+// accept takes connections until the listener is closed.
+func (ls *links) accept(l net.Listener) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			if ls.ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+				return
+			}
+			select { // out of file descriptors, most likely: it passes
+			case <-ls.ctx.Done():
+				return
+			case <-time.After(10 * time.Millisecond):
+			}
+			continue
+		}
+		if !ls.track(conn) {
+			conn.Close()
+			continue
+		}
+		if !ls.begin() {
+			conn.Close()
+			ls.forget(conn)
+			continue
+		}
+		ls.node.wg.Go(func() { ls.serve(conn) })
+	}
+}
+
+// serve shakes hands with whoever has connected.
+func (ls *links) serve(conn net.Conn) {
+	n := ls.node
+	who := n.who.Load()
+	theirs, err := handshake(conn, false, 0, who, wanted{})
+	ls.end()
+	if err != nil {
+		conn.Close()
+		ls.forget(conn)
+		return
+	}
+	if linkRole(theirs.Role) == roleData {
+		n.serveData(conn, &theirs)
+		conn.Close()
+		ls.forget(conn)
+		return
+	}
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.adopt(newLink(conn, who, &theirs, false))
+}
+
+// appendBulk appends a frame of bulk data.
+func appendBulk(dst []byte, kind byte, payload []byte) []byte {
+	n := len(payload) + 1
+	dst = append(dst, byte(n>>24), byte(n>>16), byte(n>>8), byte(n), kind)
+	return append(dst, payload...)
+}

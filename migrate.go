@@ -1,0 +1,775 @@
+package slotmesh
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/slotmesh/slotmesh/store"
+)
+
+// The data of a hand-over. The giver sends the taker, over a connection of its
+// own, everything that its slots hold, and while that is on its way every effect
+// on them; both enter one queue under the lock of the slot, so that their order
+// there is the order in which they happened. The taker applies them to its own
+// store, in slots that it does not serve: nobody sees them. When little is left
+// to send the giver freezes the slots, sends the rest and what it all adds up
+// to, and lets the core go on: STAGE, MOVE (job.go). Until MOVE is out, anything
+// that goes wrong thaws the slots, and the taker drops what it has.
+
+const (
+	moveGroupMax  = 64                     // slots that move together
+	outgoingMax   = 4 << 20                // bytes of effects that wait; at the bound writes to the slots wait
+	outgoingLow   = 64 << 10               // with less waiting than that the slots are frozen
+	freezeLimit   = 500 * time.Millisecond // from the freeze to the taker's word that it has all; over it, thaw
+	scanPage      = 128
+	moveTries     = 20   // of a group, before a move is given up
+	incomingMax   = 1024 // hand-overs that a taker holds; at the bound one more is refused
+	opsOverhead   = 16
+	moveRetryWait = 20 * time.Millisecond
+)
+
+// jobs are the hand-overs of a node, in both directions.
+type jobs struct {
+	n        *node
+	position atomic.Uint64
+
+	mu    sync.Mutex // guards what follows
+	out   map[uint64]*outgoing
+	in    map[uint64]*incoming
+	owned map[Slot]uint64 // move under which a slot was served here last
+}
+
+func newJobs(n *node) *jobs {
+	return &jobs{n: n, out: map[uint64]*outgoing{}, in: map[uint64]*incoming{}, owned: map[Slot]uint64{}}
+}
+
+// ---- the giver
+
+// outgoing is a hand-over that this node gives.
+type outgoing struct {
+	job    uint64
+	slots  SlotSet
+	frozen chan struct{} // closed by the freeze
+	result chan bool     // decided or not, once
+
+	mu     sync.Mutex // guards what follows
+	pieces []piece
+	bytes  int
+	room   chan struct{} // closed when there is room again; nil: there is
+	wake   chan struct{} // of the sender
+	sums   map[Slot]uint64
+}
+
+// piece is effects of one slot that wait to be sent.
+type piece struct {
+	slot  Slot
+	ops   []store.Op
+	bytes int
+}
+
+func newOutgoing(slots SlotSet) *outgoing {
+	return &outgoing{job: random64() | 1, slots: slots, frozen: make(chan struct{}), result: make(chan bool, 1),
+		wake: make(chan struct{}, 1), sums: map[Slot]uint64{}}
+}
+
+// effects queues what has been applied to a slot, under its lock.
+func (o *outgoing) effects(slot Slot, ops []store.Op) {
+	n := 0
+	for i := range ops {
+		n += opsOverhead + len(ops[i].Key) + len(ops[i].Field) + len(ops[i].Value)
+	}
+	o.mu.Lock()
+	o.pieces = append(o.pieces, piece{slot, ops, n})
+	if o.bytes += n; o.bytes > outgoingMax && o.room == nil {
+		o.room = make(chan struct{})
+	}
+	o.mu.Unlock()
+	signal(o.wake)
+}
+
+// full returns nil if there is room for more, or else what to wait for.
+func (o *outgoing) full() chan struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.room
+}
+
+// take returns what waits to be sent, and how much is left after it: nothing.
+func (o *outgoing) take() []piece {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	p := o.pieces
+	o.pieces, o.bytes = nil, 0
+	if o.room != nil {
+		close(o.room)
+		o.room = nil
+	}
+	return p
+}
+
+func (o *outgoing) waiting() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.bytes
+}
+
+// moveSlots hands slots that this node serves over to another node, group by
+// group. Groups that have moved stay moved when a later one fails.
+func (n *node) moveSlots(ctx context.Context, slots SlotSet, to NodeID) error {
+	var group SlotSet
+	flush := func() error {
+		if group.Empty() {
+			return nil
+		}
+		err := n.moveGroup(ctx, group, to)
+		group = SlotSet{}
+		return err
+	}
+	for slot := range slots.All() {
+		group.Add(slot)
+		if group.Len() == moveGroupMax {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+	}
+	return flush()
+}
+
+// moveGroup moves a group, trying again where something came between.
+func (n *node) moveGroup(ctx context.Context, group SlotSet, to NodeID) error {
+	var last error
+	for range moveTries {
+		v := n.engine.view.Load()
+		target, left, err := v.moveTarget(group, to)
+		if err != nil {
+			return err
+		}
+		if left.Empty() {
+			return nil
+		}
+		if last = n.jobs.move(ctx, left, target); last == nil {
+			return nil
+		}
+		select {
+		case <-time.After(moveRetryWait):
+		case <-ctx.Done():
+			return &AdminError{Text: fmt.Sprintf("slots %s to node %s: %v", group.String(), to.short(), last), Outcome: Unknown, Err: ctx.Err()}
+		case <-n.ctx.Done():
+			return ErrClosed
+		}
+	}
+	return &AdminError{Text: fmt.Sprintf("slots %s to node %s: %v", group.String(), to.short(), last), Err: ErrTryAgain}
+}
+
+// moveTarget is where slots are to go, and which of them are still here.
+func (v *view) moveTarget(group SlotSet, to NodeID) (target NodeInfo, left SlotSet, err error) {
+	for _, x := range v.nodes {
+		if x.ID == to {
+			target = x
+		}
+	}
+	if target.ID.IsZero() {
+		return target, left, invalid("Unknown node %s", to).public()
+	}
+	if v.leaders[target.Shard].epoch.Node != to {
+		return target, left, invalid("Target node is not a master").public()
+	}
+	for slot := range group.All() {
+		switch owner, ok := v.Owner(slot); {
+		case ok && owner.ID == to:
+		case !ok || !owner.Self:
+			return target, left, invalid("slot %d is not owned by this node", slot).public()
+		default:
+			left.Add(slot)
+		}
+	}
+	return target, left, nil
+}
+
+// move hands a group over, once.
+func (j *jobs) move(ctx context.Context, slots SlotSet, target NodeInfo) error {
+	n := j.n
+	conn, err := n.data.open(target)
+	if err != nil {
+		return err
+	}
+	defer conn.end(errors.New("slotmesh: the hand-over has ended"))
+	o := newOutgoing(slots)
+	if err := j.begin(o); err != nil {
+		return err
+	}
+	defer j.finish(o)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if err := conn.send(ctx, frameDataBegin, 64, func(b []byte) []byte { return appendDataBegin(b, o.job, slots) }); err != nil {
+		return err
+	}
+	if err := j.copyAll(ctx, o, conn); err != nil {
+		return err
+	}
+	return j.handOver(ctx, o, conn, target)
+}
+
+// begin makes every effect on the slots of a hand-over enter its queue.
+func (j *jobs) begin(o *outgoing) error {
+	j.mu.Lock()
+	j.out[o.job] = o
+	j.mu.Unlock()
+	var taken SlotSet
+	for slot := range o.slots.All() {
+		c := j.n.engine.cell(slot)
+		if c == nil {
+			j.release(o, taken)
+			return tryAgain("slot %d is not served here now", slot)
+		}
+		c.mu.Lock()
+		ok := c.serving && c.copying == nil
+		if ok {
+			c.copying = o
+		}
+		c.mu.Unlock()
+		if !ok {
+			j.release(o, taken)
+			return tryAgain("slot %d is not served here now, or is being handed over already", slot)
+		}
+		taken.Add(slot)
+	}
+	return nil
+}
+
+// finish ends a hand-over, whatever has become of it.
+func (j *jobs) finish(o *outgoing) { j.release(o, o.slots) }
+
+func (j *jobs) release(o *outgoing, slots SlotSet) {
+	for slot := range slots.All() {
+		c := j.n.engine.cell(slot)
+		c.mu.Lock()
+		if c.copying == o {
+			c.copying = nil
+		}
+		c.mu.Unlock()
+	}
+	o.take() // whoever waits for room goes on
+	j.mu.Lock()
+	delete(j.out, o.job)
+	j.mu.Unlock()
+}
+
+// copyAll sends what the slots hold, and the effects meanwhile, until little is
+// left.
+func (j *jobs) copyAll(ctx context.Context, o *outgoing, conn *dataConn) error {
+	for slot := range o.slots.All() {
+		for cursor, first := uint64(0), true; first || cursor != 0; first = false {
+			var err error
+			if cursor, err = j.copyPage(ctx, o, slot, cursor); err != nil {
+				return err
+			}
+			if err := o.drain(ctx, conn); err != nil {
+				return err
+			}
+		}
+	}
+	for o.waiting() > outgoingLow {
+		if err := o.drain(ctx, conn); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// copyPage queues a page of keys. Page by page the lock is let go of.
+func (j *jobs) copyPage(ctx context.Context, o *outgoing, slot Slot, cursor uint64) (uint64, error) {
+	c := j.n.engine.cell(slot)
+	c.mu.RLock()
+	items, next, err := j.n.cfg.Store.Scan(uint16(slot), cursor, scanPage)
+	if err == nil {
+		var ops []store.Op
+		for i := range items {
+			ops = append(ops, putOf(&items[i]))
+		}
+		o.effects(slot, ops)
+	}
+	c.mu.RUnlock()
+	if err != nil {
+		return 0, err
+	}
+	for i := range items {
+		if err := j.copyFields(ctx, o, slot, items[i].Key); err != nil {
+			return 0, err
+		}
+	}
+	return next, nil
+}
+
+func putOf(it *store.Item) store.Op {
+	return store.Op{Code: store.OpPut, Key: it.Key, Field: it.Field, Value: it.Value, ExpireAt: it.ExpireAt, Kind: it.Kind}
+}
+
+// copyFields queues the fields of a key, a page at a time.
+func (j *jobs) copyFields(ctx context.Context, o *outgoing, slot Slot, key string) error {
+	c := j.n.engine.cell(slot)
+	for from, more := store.FirstField, true; more; {
+		c.mu.RLock()
+		items, rest, err := j.n.cfg.Store.Range(uint16(slot), key, from, scanPage)
+		var ops []store.Op
+		for i := range items {
+			items[i].Key = key
+			ops = append(ops, putOf(&items[i]))
+		}
+		if err == nil && len(ops) > 0 {
+			o.effects(slot, ops)
+		}
+		c.mu.RUnlock()
+		if err != nil {
+			return err
+		}
+		if more = rest; more {
+			from = items[len(items)-1].Field + "\x00"
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// drain sends what waits.
+func (o *outgoing) drain(ctx context.Context, conn *dataConn) error {
+	for _, p := range o.take() {
+		o.sums[p.slot] = sumOps(o.sums[p.slot], p.ops)
+		err := conn.send(ctx, frameData, p.bytes, func(b []byte) []byte { return appendPiece(b, o.job, p.slot, p.ops) })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sumOps adds ops to the running sum of a slot: both sides reckon it over what
+// they have sent or applied, in order.
+func sumOps(sum uint64, ops []store.Op) uint64 {
+	for i := range ops {
+		op := &ops[i]
+		sum = hashUint(sum, uint64(op.Code)<<8|uint64(op.Kind))
+		sum = hashText(sum, op.Key)
+		sum = hashText(sum, op.Field)
+		sum = hashText(sum, op.Value)
+		sum = hashUint(sum, uint64(op.ExpireAt))
+	}
+	return sum
+}
+
+// handOver freezes the slots, sends the rest, and waits for the decision.
+func (j *jobs) handOver(ctx context.Context, o *outgoing, conn *dataConn, target NodeInfo) error {
+	n := j.n
+	began := false
+	err := n.post(ctx, func(s *state, now time.Duration) output {
+		return s.handOff(now, o.job, o.slots, target.Shard)
+	})
+	if err != nil {
+		return err
+	}
+	thaw := func() {
+		_ = n.post(n.ctx, func(s *state, now time.Duration) output { return s.thaw(now, o.job) })
+	}
+	limit := time.NewTimer(freezeLimit)
+	defer limit.Stop()
+	select {
+	case <-o.frozen:
+		began = true
+	case done := <-o.result:
+		return handedOver(done)
+	case <-ctx.Done():
+		thaw()
+		return ctx.Err()
+	}
+	position := j.position.Add(1)
+	if began {
+		err = j.sendRest(ctx, o, conn, position, limit.C)
+	}
+	if err != nil {
+		thaw()
+	} else if err = n.post(n.ctx, func(s *state, now time.Duration) output { return s.frozen(now, o.job, position, false) }); err != nil {
+		return err
+	}
+	return j.awaitDecision(o, thaw, limit.C, err)
+}
+
+func handedOver(done bool) error {
+	if done {
+		return nil
+	}
+	return tryAgain("the hand-over did not come to a decision, nothing has changed")
+}
+
+// awaitDecision waits for the core's word. Once MOVE is out there is no other
+// way to know.
+func (j *jobs) awaitDecision(o *outgoing, thaw func(), limit <-chan time.Time, cause error) error {
+	for {
+		select {
+		case done := <-o.result:
+			if !done && cause != nil {
+				return cause
+			}
+			return handedOver(done)
+		case <-limit:
+			thaw() // without effect if MOVE is out
+		case <-j.n.ctx.Done():
+			return ErrClosed
+		}
+	}
+}
+
+// sendRest sends what is left, and what it all adds up to, and waits until the
+// taker has it.
+func (j *jobs) sendRest(ctx context.Context, o *outgoing, conn *dataConn, position uint64, limit <-chan time.Time) error {
+	if err := o.drain(ctx, conn); err != nil {
+		return err
+	}
+	end := dataEnd{job: o.job, position: position}
+	for slot := range o.slots.All() {
+		keys, err := j.n.cfg.Store.Len(uint16(slot))
+		if err != nil {
+			return err
+		}
+		end.sums = append(end.sums, slotSum{slot, uint64(keys), o.sums[slot]})
+	}
+	answer, err := conn.sendEnd(ctx, &end)
+	if err != nil {
+		return err
+	}
+	select {
+	case d := <-answer:
+		switch {
+		case d == nil:
+			return errHungUp
+		case d.text != "":
+			return tryAgain("the target refuses the data: %s", d.text)
+		}
+		return nil
+	case <-limit:
+		return tryAgain("the target has not taken the data within %v", freezeLimit)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// sendEnd sends the end of a hand-over's data; the answer comes on the channel.
+func (c *dataConn) sendEnd(ctx context.Context, end *dataEnd) (<-chan *dataDone, error) {
+	answer := make(chan *dataDone, 1)
+	c.mu.Lock()
+	if c.err != nil {
+		c.mu.Unlock()
+		return nil, errNotSent
+	}
+	if c.ends == nil {
+		c.ends = map[uint64]chan *dataDone{}
+	}
+	c.ends[end.job] = answer
+	c.mu.Unlock()
+	return answer, c.send(ctx, frameDataEnd, 32*len(end.sums)+64, end.append)
+}
+
+// freeze is called by the run loop when no request can get into the slots of a
+// job any more. In place, with no data to send, the slots have to be empty.
+func (j *jobs) freeze(t freezeTell) {
+	j.mu.Lock()
+	o := j.out[t.job]
+	j.mu.Unlock()
+	if o != nil {
+		close(o.frozen)
+		return
+	}
+	keys := false
+	for slot := range t.slots.All() {
+		if n, err := j.n.cfg.Store.Len(uint16(slot)); err != nil || n > 0 {
+			keys = true
+		}
+	}
+	position := j.position.Add(1)
+	j.n.next = append(j.n.next, func(s *state, now time.Duration) output { return s.frozen(now, t.job, position, keys && t.inPlace) })
+}
+
+// ended is called by the run loop when a job of the core has ended.
+func (j *jobs) ended(t jobTell) {
+	j.mu.Lock()
+	o := j.out[t.job]
+	j.mu.Unlock()
+	if o == nil {
+		return
+	}
+	select {
+	case o.result <- t.done:
+	default:
+	}
+}
+
+// ---- the taker
+
+// incoming is a hand-over that this node takes.
+type incoming struct {
+	job      uint64
+	from     *dataServer
+	slots    SlotSet
+	sums     map[Slot]uint64
+	complete bool
+	position uint64
+	stage    *heldStage // what the core waits for; nil: not yet
+	text     string     // why it is refused
+}
+
+// receiveBegin begins to take slots. What this node still has of them is of no
+// use any more.
+func (j *jobs) receiveBegin(s *dataServer, job uint64, slots SlotSet) {
+	in := &incoming{job: job, from: s, slots: slots, sums: map[Slot]uint64{}}
+	j.mu.Lock()
+	if len(j.in) >= incomingMax {
+		in.text = fmt.Sprintf("it takes %d hand-overs already", incomingMax)
+		in.slots = SlotSet{}
+	}
+	j.in[job] = in
+	j.mu.Unlock()
+	v := j.n.engine.view.Load()
+	for slot := range in.slots.All() {
+		owner, ok := v.Owner(slot)
+		if !ok || owner.ID != s.from.ID {
+			in.refuse("slot %d does not belong to the node that gives it", slot)
+			break
+		}
+		if !j.n.engine.stageSlot(slot, job) {
+			in.refuse("slot %d is served here", slot)
+			break
+		}
+	}
+}
+
+func (in *incoming) refuse(format string, args ...any) {
+	if in.text == "" {
+		in.text = fmt.Sprintf(format, args...)
+	}
+}
+
+// stageSlot makes a slot that is not served here empty, and ready for a job.
+func (e *engine) stageSlot(slot Slot, job uint64) bool {
+	c := e.makeCell(slot)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.serving || c.hold != nil {
+		return false
+	}
+	c.staging = job
+	return e.store.Drop(uint16(slot)) == nil
+}
+
+// receive applies a piece of data.
+func (j *jobs) receive(s *dataServer, p *dataPiece) {
+	in := j.incomingOf(s, p.job)
+	if in == nil || in.text != "" || len(p.ops) == 0 {
+		return
+	}
+	c := j.n.engine.cell(p.slot)
+	if c == nil || !in.slots.Contains(p.slot) {
+		in.refuse("slot %d is not of this hand-over", p.slot)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.staging != p.job {
+		in.refuse("slot %d is not staged for this hand-over any more", p.slot)
+		return
+	}
+	in.sums[p.slot] = sumOps(in.sums[p.slot], p.ops)
+	if err := j.n.cfg.Store.Apply(uint16(p.slot), p.ops); err != nil {
+		in.refuse("slot %d: %v", p.slot, err)
+	}
+}
+
+// incomingOf is a job that comes over a connection.
+func (j *jobs) incomingOf(s *dataServer, job uint64) *incoming {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if in := j.in[job]; in != nil && in.from == s {
+		return in
+	}
+	return nil
+}
+
+// receiveEnd compares what has come with what was sent, and answers.
+func (j *jobs) receiveEnd(s *dataServer, d *dataEnd) {
+	text := ""
+	in := j.incomingOf(s, d.job)
+	switch {
+	case in == nil:
+		text = "no such hand-over"
+	case in.text != "":
+		text = in.text
+	default:
+		text = j.compare(in, d)
+	}
+	done := dataDone{job: d.job, position: d.position, text: text}
+	s.write(frameDataDone, done.append)
+	if text != "" || in == nil {
+		return
+	}
+	j.mu.Lock()
+	in.complete, in.position = true, d.position
+	h := in.stage
+	j.mu.Unlock()
+	if h != nil {
+		j.held(in)
+	}
+}
+
+func (j *jobs) compare(in *incoming, d *dataEnd) string {
+	if len(d.sums) != in.slots.Len() {
+		return fmt.Sprintf("sums of %d slots, expected %d", len(d.sums), in.slots.Len())
+	}
+	for _, s := range d.sums {
+		keys, err := j.n.cfg.Store.Len(uint16(s.slot))
+		switch {
+		case err != nil:
+			return err.Error()
+		case !in.slots.Contains(s.slot) || in.sums[s.slot] != s.sum || uint64(keys) != s.keys:
+			return fmt.Sprintf("slot %d has %d keys here, expected %d, or its sum differs", s.slot, keys, s.keys)
+		}
+	}
+	return ""
+}
+
+// stage is called by the run loop: the core wants to know when the data of a
+// stage is here.
+func (j *jobs) stage(h *heldStage) {
+	j.mu.Lock()
+	in := j.in[h.Job]
+	if in != nil {
+		in.stage = h
+	}
+	ready := in != nil && in.complete && in.position == h.Position
+	j.mu.Unlock()
+	if ready {
+		job, position := h.Job, h.Position
+		j.n.next = append(j.n.next, func(s *state, now time.Duration) output { return s.stageHeld(now, job, position) })
+	}
+}
+
+// held tells the core that the data of a job is here.
+func (j *jobs) held(in *incoming) {
+	_ = j.n.post(j.n.ctx, func(s *state, now time.Duration) output { return s.stageHeld(now, in.job, in.position) })
+}
+
+// hungUp drops what has come over a connection that has ended too soon.
+func (j *jobs) hungUp(s *dataServer) {
+	j.mu.Lock()
+	var gone []*incoming
+	for _, in := range j.in {
+		if in.from == s && !in.complete {
+			delete(j.in, in.job)
+			gone = append(gone, in)
+		}
+	}
+	j.mu.Unlock()
+	for _, in := range gone {
+		j.unstage(in)
+	}
+}
+
+// stageEnded is called by the run loop when the core holds a stage no more: it
+// was cancelled, or its slots are here.
+func (j *jobs) stageEnded(job uint64) {
+	j.mu.Lock()
+	in := j.in[job]
+	delete(j.in, job)
+	j.mu.Unlock()
+	if in != nil {
+		j.unstage(in)
+	}
+}
+
+// unstage drops the data of a job that has not become live.
+func (j *jobs) unstage(in *incoming) {
+	for slot := range in.slots.All() {
+		c := j.n.engine.cell(slot)
+		if c == nil {
+			continue
+		}
+		c.mu.Lock()
+		if c.staging == in.job {
+			c.staging = 0
+			_ = j.n.cfg.Store.Drop(uint16(slot))
+		}
+		c.mu.Unlock()
+	}
+}
+
+// adopt is called by the run loop before slots that have come are served: what
+// was staged for that very move becomes live, anything else goes.
+func (j *jobs) adopt(slots moveRuns) {
+	slots.each(func(slot Slot, move uint64) {
+		c := j.n.engine.makeCell(slot)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		staged := j.stagedFor(c.staging, slot, move)
+		c.staging = 0
+		if !staged && !j.backFromNobody(slot, move) {
+			_ = j.n.cfg.Store.Drop(uint16(slot))
+		}
+	})
+}
+
+// stagedFor reports whether all data of a slot has come with a job, for a move.
+func (j *jobs) stagedFor(job uint64, slot Slot, move uint64) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	in := j.in[job]
+	return in != nil && in.complete && in.stage != nil && in.stage.names(slot, move)
+}
+
+// backFromNobody reports whether a slot that was served here has only been
+// nobody's since: what it holds is still right.
+func (j *jobs) backFromNobody(slot Slot, move uint64) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	was, ok := j.owned[slot]
+	return ok && was+2 == move && j.n.core.wentToNobody(slot, was+1)
+}
+
+// served notes under which moves slots are served here now.
+func (j *jobs) served(slots *SlotSet, v *table) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for slot := range slots.All() {
+		j.owned[slot] = v.slots.at(slot).move
+	}
+}
+
+// drop is called by the run loop when slots that have gone are served elsewhere.
+func (j *jobs) drop(slots moveRuns) {
+	slots.each(func(slot Slot, _ uint64) {
+		c := j.n.engine.cell(slot)
+		if c == nil {
+			return
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if !c.serving && c.hold == nil && c.staging == 0 && !j.n.core.table.slotIsOf(slot, j.n.core.self.Shard) {
+			_ = j.n.cfg.Store.Drop(uint16(slot))
+		}
+	})
+}
+
+// handOffAsked carries out another node's request to give slots away.
+func (n *node) handOffAsked(ctx context.Context, q *request) error {
+	if len(q.args) != 2 || len(q.args[1]) != len(NodeID{}) {
+		return errArgs
+	}
+	slots, err := ParseSlotSet(string(q.args[0]))
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	return n.moveSlots(ctx, slots, NodeID(q.args[1]))
+}

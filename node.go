@@ -1,0 +1,750 @@
+package slotmesh
+
+import (
+	"context"
+	crand "crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/slotmesh/slotmesh/store"
+	"github.com/slotmesh/slotmesh/transport"
+)
+
+// Node is one member of a cluster, in this process. [Start] makes one. Its
+// methods may be called from any goroutine. The interface may grow in minor
+// versions: embed it in fakes.
+type Node interface {
+	// ID names the node for as long as its Dir lives, or until it is reset.
+	ID() NodeID
+	// Addr is where other nodes reach it; "" where it opens no port.
+	Addr() string
+	// Table is who owns which slot, as this node knows it now.
+	Table() SlotTable
+	// Client calls any key of the cluster: in process where this node owns the
+	// slot. It lives as long as the node.
+	Client() *Client
+	// Execute runs f at the slot of the request if this node serves it, under the
+	// slot's lock, or returns where the slot is served: *MovedError, or an
+	// error that matches ErrTryAgain, ErrClusterDown, ErrCrossSlot. Any error of
+	// f discards its effects. A slot that is on hold is waited for, one
+	// NodeTimeout at most. Errors are *OpError.
+	Execute(ctx context.Context, r Request, f func(*Tx) error) error
+	// Admin is what operators do.
+	Admin() Admin
+	// Events returns what happens from now on. The channel is closed when ctx is
+	// over or the node closes. What does not fit into the buffer (at least 1, at
+	// most 65,536) is dropped, and counted in an EventLost before the next one.
+	Events(ctx context.Context, buffer int) <-chan Event
+	// Ready waits until the node serves, and a majority of the right voters
+	// votes. The error says what was missing when ctx was over.
+	Ready(ctx context.Context) error
+	// Status is the state of the cluster as this node sees it.
+	Status() Status
+	// Leave makes a node without slots leave its cluster: it is forgotten
+	// by the others, once none of them needs its vote. Close it afterwards. A
+	// node with slots gives them away first, with Admin.MoveSlots.
+	Leave(ctx context.Context) (LeaveReport, error)
+	// Close ends the node at once. It returns when every goroutine, connection
+	// and file of it is done with. It is idempotent.
+	Close() error
+}
+
+// LeaveReport says what a node that has left has given up.
+type LeaveReport struct {
+	Voted bool // it was a voter; others vote in its place now
+	Took  time.Duration
+}
+
+// node is the driver of a core: it owns it in one goroutine, saves what it asks
+// to save, sends what it asks to send, and lets requests into the slots that it
+// says are served.
+type node struct {
+	cfg      Config
+	id       atomic.Pointer[NodeID]
+	addr     string
+	clock    clock
+	core     *state // run's alone
+	engine   engine
+	client   Client
+	links    *links
+	data     *dataConns
+	jobs     *jobs
+	saver    *saver
+	listener net.Listener
+	meta     *meta
+	ownStore bool
+
+	who     atomic.Pointer[sender]
+	inbox   chan delivery
+	calls   chan func(s *state, now time.Duration) output
+	changed notifier // of the published view
+
+	// run's alone.
+	held        []send
+	told        []tell
+	applied     serving
+	holdEnd     chan struct{}                              // closed when the slots on hold are not any more
+	ended       []chan struct{}                            // to be closed
+	next        []func(s *state, now time.Duration) output // steps that a tell has led to
+	replies     map[uint64]chan *commandError
+	nextCall    uint64
+	sleptBefore time.Duration // what the machine had slept when the node started
+
+	eventsMu sync.Mutex
+	watchers map[*watcher]struct{} // guarded by eventsMu
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	once   sync.Once
+	closed chan struct{}
+}
+
+const (
+	inboxMax = 1024 // messages read and not handled; at the bound connections are read no further
+	heldMax  = 4096 // messages that wait for the disk; at the bound the oldest is lost, as any message may be
+)
+
+// Start starts a node. ctx bounds the start alone: opening the Dir and the
+// listener. Start does not wait for other nodes; see Node.Ready.
+func Start(ctx context.Context, cfg Config) (Node, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("slotmesh: start: %w", err)
+	}
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	n := &node{cfg: cfg, clock: newClock(), inbox: make(chan delivery, inboxMax), calls: make(chan func(*state, time.Duration) output),
+		replies: map[uint64]chan *commandError{}, watchers: map[*watcher]struct{}{}, closed: make(chan struct{})}
+	n.changed.init()
+	n.sleptBefore = n.clock.slept()
+	n.ctx, n.cancel = context.WithCancel(context.Background())
+	if err := n.open(); err != nil {
+		n.cancel()
+		return nil, errors.Join(err, n.release())
+	}
+	n.start()
+	return n, nil
+}
+
+// open opens the folder and the listener, and makes the core.
+func (n *node) open() error {
+	var cells []cell
+	if n.cfg.Dir != "" {
+		m, saved, err := openMeta(osFS{}, n.cfg.Dir)
+		if err != nil {
+			return err
+		}
+		n.meta, cells = m, saved
+	}
+	if err := n.listen(); err != nil {
+		return err
+	}
+	if n.cfg.Store == nil {
+		n.cfg.Store, n.ownStore = store.NewMemory(), true
+	}
+	if n.cfg.Host == "" {
+		var b [8]byte
+		crand.Read(b[:])
+		n.cfg.Host = hex.EncodeToString(b[:])
+	}
+	core, err := newState(coreConfig{nodeTimeout: n.cfg.NodeTimeout, maxVoters: n.cfg.MaxVoters, incarnation: random64() | 1,
+		host: n.cfg.Host, addr: n.addr, clientAddr: n.cfg.ClientAddr, form: n.cfg.formNumbers(), alone: n.cfg.alone(),
+		volatile: n.meta == nil, random: random64}, cells)
+	if err != nil {
+		return fmt.Errorf("%w (in %s)", err, n.cfg.Dir)
+	}
+	n.core = core
+	return nil
+}
+
+func (n *node) listen() error {
+	if n.cfg.Addr == "" {
+		return nil
+	}
+	l, err := n.cfg.Transport.Listen(n.cfg.Addr)
+	if err != nil {
+		return fmt.Errorf("slotmesh: listen at %s: %w", n.cfg.Addr, err)
+	}
+	n.listener = l
+	if n.addr = n.cfg.AdvertiseAddr; n.addr != "" {
+		return nil
+	}
+	if n.addr = l.Addr().String(); isTCP(n.cfg.Transport) {
+		if n.addr, err = transport.AdvertiseAddr(n.addr); err != nil {
+			return fmt.Errorf("slotmesh: no address to advertise for %s, expected Config.AdvertiseAddr: %w", l.Addr(), err)
+		}
+	}
+	return nil
+}
+
+func isTCP(t Transport) bool {
+	_, tcp := t.(transport.TCP)
+	return tcp
+}
+
+func random64() uint64 {
+	var b [8]byte
+	crand.Read(b[:])
+	return binary.LittleEndian.Uint64(b[:])
+}
+
+// start launches the goroutines of the node. All of them end before Close
+// returns.
+func (n *node) start() {
+	n.engine = engine{store: n.cfg.Store, clock: &n.clock, log: n.cfg.Logger, commands: map[string]*Command{}, maxKey: n.cfg.MaxKey,
+		maxValue: n.cfg.MaxValue, timeout: n.cfg.NodeTimeout, events: n.emit}
+	for i := range n.cfg.Commands {
+		c := &n.cfg.Commands[i]
+		n.engine.commands[c.Name] = c
+	}
+	n.engine.setLease(0, never)
+	n.client = Client{n: n}
+	n.links = newLinks(n, n.ctx)
+	n.data = newDataConns(n)
+	n.jobs = newJobs(n)
+	n.core.setSeeds(n.cfg.Seeds)
+	n.who.Store(n.core.who)
+	n.engine.view.Store(n.core.publish())
+	if n.meta != nil {
+		n.saver = newSaver(n.meta)
+		n.wg.Go(func() { n.saver.run(n.ctx) })
+	}
+	booted := make(chan struct{})
+	n.wg.Go(func() { n.run(booted) })
+	<-booted
+	if n.listener != nil {
+		n.wg.Go(func() { n.links.accept(n.listener) })
+	}
+}
+
+// run is the only goroutine that touches the core.
+func (n *node) run(booted chan struct{}) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	n.apply(n.core.boot(n.now()))
+	close(booted)
+	var saved <-chan struct{}
+	if n.saver != nil {
+		saved = n.saver.done
+	}
+	for {
+		for len(n.next) > 0 {
+			step := n.next[0]
+			n.next = n.next[1:]
+			n.apply(step(n.core, n.now()))
+		}
+		timer.Reset(max(0, n.core.wake-n.now()))
+		select {
+		case d := <-n.inbox:
+			n.apply(n.core.receive(n.now(), d.from, d.to, d.msg))
+		case call := <-n.calls:
+			n.apply(call(n.core, n.now()))
+		case <-saved:
+			n.applySaved()
+		case <-timer.C:
+			n.engine.slept.Store(int64(n.clock.slept() - n.sleptBefore))
+			n.apply(n.core.tick(n.now()))
+		case <-n.ctx.Done():
+			n.failReplies()
+			return
+		}
+	}
+}
+
+func (n *node) now() time.Duration { return n.engine.now() }
+
+// applySaved goes on after saves have completed, or failed for good.
+func (n *node) applySaved() {
+	upTo, err := n.saver.completed()
+	if err != nil {
+		n.cfg.Logger.Error("the node's state cannot be saved: it serves no more", "dir", n.cfg.Dir, "error", err)
+		n.apply(n.core.saveFailed(n.now(), err))
+		return
+	}
+	n.apply(n.core.saved(n.now(), upTo))
+}
+
+// apply carries out what a step asks: persist, then send, then tell.
+func (n *node) apply(out output) {
+	for _, s := range out.saves {
+		n.saver.save(s)
+	}
+	n.who.Store(n.core.who)
+	on := n.stopServing()
+	n.held = n.sendReady(append(n.held, out.sends...))
+	n.told = append(n.told, out.tells...)
+	n.tellReady()
+	n.startServing(on)
+	if n.core.viewDirty {
+		n.core.viewDirty = false
+		n.engine.view.Store(n.core.publish())
+		id := n.core.id
+		n.id.Store(&id)
+		n.changed.notify()
+	}
+}
+
+// sendReady sends the messages whose save has completed, and returns the rest.
+func (n *node) sendReady(msgs []send) []send {
+	rest := msgs[:0]
+	for _, m := range msgs {
+		if m.after <= n.core.savedSeq {
+			n.links.send(m)
+		} else {
+			rest = append(rest, m)
+		}
+	}
+	clear(msgs[len(rest):])
+	if len(rest) > heldMax {
+		rest = rest[len(rest)-heldMax:]
+	}
+	return rest
+}
+
+// tellReady carries out the tells whose save has completed, in order.
+func (n *node) tellReady() {
+	i := 0
+	for ; i < len(n.told) && n.told[i].after <= n.core.savedSeq; i++ {
+		n.tell(n.told[i].what)
+	}
+	n.told = append(n.told[:0], n.told[i:]...)
+}
+
+func (n *node) tell(what any) {
+	switch t := what.(type) {
+	case replyTell:
+		if c := n.replies[t.id]; c != nil {
+			delete(n.replies, t.id)
+			c <- t.err
+		}
+	case identityTell:
+		n.links.renew()
+	case freezeTell:
+		n.jobs.freeze(t)
+	case jobTell:
+		n.jobs.ended(t)
+	case stageTell:
+		n.jobs.stage(t.stage)
+	case stageEndTell:
+		n.jobs.stageEnded(t.job)
+	case adoptTell:
+		n.jobs.adopt(t.slots)
+	case dropTell:
+		n.jobs.drop(t.slots)
+	case eventTell:
+		n.emit(t.event)
+	}
+}
+
+// stopServing publishes the lease and keeps requests out of the slots that the
+// core does not serve any more. It returns the slots that are to be served, once
+// the data that has come for them is live. The lease comes first: a request that
+// began under the old one is not acknowledged.
+func (n *node) stopServing() (on SlotSet) {
+	s := &n.core.serve
+	n.engine.setLease(s.reign, n.core.servesUntil())
+	if s.version == n.applied.version {
+		return on
+	}
+	gone := n.applied.slots
+	gone.Union(&n.applied.hold)
+	gone.Subtract(&s.slots)
+	gone.Subtract(&s.hold)
+	n.ended = append(n.ended, n.holdEnd)
+	if n.holdEnd = nil; !s.hold.Empty() {
+		n.holdEnd = make(chan struct{})
+	}
+	n.engine.setServing(&gone, false, nil)
+	n.engine.setServing(&s.hold, false, n.holdEnd)
+	on = s.slots
+	on.Subtract(&n.applied.slots)
+	on.Union(n.reopened(s))
+	n.applied = *s
+	return on
+}
+
+// reopened is the slots that were on hold and are served again.
+func (n *node) reopened(s *serving) *SlotSet {
+	back := n.applied.hold
+	back.Intersect(&s.slots)
+	return &back
+}
+
+// startServing lets requests into slots, and wakes those that waited.
+func (n *node) startServing(on SlotSet) {
+	if !on.Empty() {
+		n.jobs.served(&on, &n.core.table)
+		n.engine.setServing(&on, true, nil)
+	}
+	for _, c := range n.ended {
+		if c != nil {
+			close(c) // whoever waited looks again
+		}
+	}
+	n.ended = n.ended[:0]
+}
+
+// ---- calls into the core
+
+// do runs a command of the core and waits for its answer.
+func (n *node) do(ctx context.Context, command func(s *state, now time.Duration, id uint64) output) error {
+	reply := make(chan *commandError, 1)
+	call := func(s *state, now time.Duration) output {
+		n.nextCall++
+		n.replies[n.nextCall] = reply
+		return command(s, now, n.nextCall)
+	}
+	if err := n.post(ctx, call); err != nil {
+		return err
+	}
+	select {
+	case err := <-reply:
+		return err.public()
+	case <-ctx.Done():
+		return &AdminError{Text: "the context was over before the answer came; it may still happen", Outcome: Unknown, Err: ctx.Err()}
+	case <-n.closed:
+		return ErrClosed
+	}
+}
+
+// post hands a step to the run loop.
+func (n *node) post(ctx context.Context, call func(s *state, now time.Duration) output) error {
+	select {
+	case n.calls <- call:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-n.ctx.Done():
+		return ErrClosed
+	}
+}
+
+// ask runs f in the run loop and waits until it has run.
+func (n *node) ask(ctx context.Context, f func(s *state)) error {
+	done := make(chan struct{})
+	err := n.post(ctx, func(s *state, now time.Duration) output {
+		f(s)
+		close(done)
+		s.begin(now)
+		return s.end()
+	})
+	if err != nil {
+		return err
+	}
+	select {
+	case <-done:
+		return nil
+	case <-n.ctx.Done():
+		return ErrClosed
+	}
+}
+
+// failReplies ends what waits for the run loop.
+func (n *node) failReplies() {
+	if n.holdEnd != nil {
+		close(n.holdEnd)
+	}
+	for id, c := range n.replies {
+		delete(n.replies, id)
+		c <- clusterDown("the node is closing; what was asked for may still happen")
+	}
+}
+
+// metSelf notes that this node lives at one of its seeds.
+func (n *node) metSelf(addr string) {
+	_ = n.post(n.ctx, func(s *state, now time.Duration) output {
+		s.begin(now)
+		s.seedIs(addr, s.cfg.addr)
+		return s.end()
+	})
+}
+
+// dialNode connects to a node, or to whoever lives at an address, and shakes
+// hands.
+func (n *node) dialNode(ctx context.Context, to dest, who *sender, role linkRole) (net.Conn, hello, error) {
+	ctx, cancel := context.WithTimeout(ctx, min(n.cfg.NodeTimeout, handshakeTimeout))
+	defer cancel()
+	conn, err := n.cfg.Transport.Dial(ctx, to.addr)
+	if err != nil {
+		return nil, hello{}, err
+	}
+	if !n.links.track(conn) {
+		conn.Close()
+		return nil, hello{}, ErrClosed
+	}
+	theirs, err := handshake(conn, true, role, who, to.wanted)
+	if err != nil {
+		n.hangUp(conn)
+		return nil, hello{}, err
+	}
+	if to.ID.IsZero() && theirs.From.Addr != to.addr {
+		_ = n.post(ctx, func(s *state, now time.Duration) output {
+			s.begin(now)
+			s.seedIs(to.addr, theirs.From.Addr)
+			return s.end()
+		})
+	}
+	return conn, theirs, nil
+}
+
+// hangUp closes a connection that was tracked.
+func (n *node) hangUp(conn net.Conn) {
+	conn.Close()
+	n.links.forget(conn)
+}
+
+// ---- the public face
+
+// ID implements Node.
+func (n *node) ID() NodeID {
+	if id := n.id.Load(); id != nil {
+		return *id
+	}
+	return NodeID{}
+}
+
+// Addr implements Node.
+func (n *node) Addr() string { return n.addr }
+
+// Table implements Node.
+func (n *node) Table() SlotTable { return n.engine.view.Load() }
+
+// Client implements Node.
+func (n *node) Client() *Client { return &n.client }
+
+// Execute implements Node.
+func (n *node) Execute(ctx context.Context, r Request, f func(*Tx) error) error {
+	if r.Name == "" {
+		r.Name = "execute"
+	}
+	ran, err := n.engine.execute(ctx, &r, f, true)
+	if err == nil {
+		return nil
+	}
+	outcome := NotExecuted
+	if ran {
+		outcome = Unknown
+	}
+	slot, _ := r.slot(n.cfg.MaxKey)
+	return &OpError{Op: r.Name, Slot: slot, Node: n.ID(), Outcome: outcome, Err: err}
+}
+
+// Ready implements Node.
+func (n *node) Ready(ctx context.Context) error {
+	for {
+		changed := n.changed.wait()
+		v := n.engine.view.Load()
+		if v.ready {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("slotmesh: node %s is not ready: %s: %w", n.ID().short(), v.unready, ctx.Err())
+		case <-n.closed:
+			return ErrClosed
+		case <-time.After(n.cfg.NodeTimeout / 20):
+			// Time alone may make it ready.
+			_ = n.post(ctx, func(s *state, now time.Duration) output { s.viewDirty = true; s.begin(now); return s.end() })
+		}
+	}
+}
+
+// Leave implements Node.
+func (n *node) Leave(ctx context.Context) (LeaveReport, error) {
+	began := time.Now()
+	v := n.engine.view.Load()
+	voted := v.voters.has(n.ID())
+	err := n.do(ctx, func(s *state, now time.Duration, id uint64) output { return s.depart(now, id) })
+	return LeaveReport{Voted: voted, Took: time.Since(began)}, err
+}
+
+// Close implements Node.
+func (n *node) Close() error {
+	var err error
+	n.once.Do(func() {
+		n.engine.closed.Store(true)
+		n.cancel()
+		if n.listener != nil {
+			n.listener.Close()
+		}
+		n.links.close()
+		n.data.close()
+		n.wg.Wait()
+		close(n.closed)
+		n.closeEvents()
+		err = n.release()
+	})
+	<-n.closed
+	return err
+}
+
+// release gives back what open has taken.
+func (n *node) release() error {
+	var errs []error
+	if n.listener != nil {
+		n.listener.Close()
+	}
+	if n.meta != nil {
+		errs = append(errs, n.meta.Close())
+	}
+	if n.ownStore {
+		errs = append(errs, n.cfg.Store.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// notifier wakes whoever waits for a change.
+type notifier struct {
+	mu sync.Mutex
+	c  chan struct{} // closed at the next change
+}
+
+func (t *notifier) init() { t.c = make(chan struct{}) }
+
+func (t *notifier) wait() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.c
+}
+
+func (t *notifier) notify() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	close(t.c)
+	t.c = make(chan struct{})
+}
+
+// ---- events
+
+// watcher is one reader of events.
+type watcher struct {
+	c    chan Event
+	lost uint64
+}
+
+const eventsBufferMax = 1 << 16
+
+// Events implements Node.
+func (n *node) Events(ctx context.Context, buffer int) <-chan Event {
+	w := &watcher{c: make(chan Event, min(max(buffer, 1), eventsBufferMax))}
+	n.eventsMu.Lock()
+	defer n.eventsMu.Unlock()
+	if n.engine.closed.Load() {
+		close(w.c)
+		return w.c
+	}
+	n.watchers[w] = struct{}{}
+	context.AfterFunc(ctx, func() { n.unwatch(w) })
+	return w.c
+}
+
+func (n *node) unwatch(w *watcher) {
+	n.eventsMu.Lock()
+	defer n.eventsMu.Unlock()
+	if _, ok := n.watchers[w]; ok {
+		delete(n.watchers, w)
+		close(w.c)
+	}
+}
+
+// emit hands an event to every watcher that has room for it.
+func (n *node) emit(e Event) {
+	n.logEvent(&e)
+	n.eventsMu.Lock()
+	defer n.eventsMu.Unlock()
+	for w := range n.watchers {
+		if w.lost > 0 {
+			select {
+			case w.c <- Event{Kind: EventLost, Number: w.lost}:
+				w.lost = 0
+			default:
+			}
+		}
+		select {
+		case w.c <- e:
+		default:
+			w.lost++
+		}
+	}
+}
+
+func (n *node) closeEvents() {
+	n.eventsMu.Lock()
+	defer n.eventsMu.Unlock()
+	for w := range n.watchers {
+		delete(n.watchers, w)
+		close(w.c)
+	}
+}
+
+// logEvent writes what an operator should see.
+func (n *node) logEvent(e *Event) {
+	switch e.Kind {
+	case EventUnclean, EventDuplicate, EventNumberRefused, EventRefused:
+		n.cfg.Logger.Warn(e.Kind.String(), "node", e.Node, "shard", e.Shard, "addr", e.Addr, "text", e.Text)
+	case EventFormed, EventJoined, EventForgotten, EventReset, EventPrimary, EventDeposed:
+		n.cfg.Logger.Info(e.Kind.String(), "node", e.Node, "shard", e.Shard, "epoch", e.Epoch)
+	}
+}
+
+// ---- status
+
+// Status is what one node says of itself and its cluster.
+type Status struct {
+	Node       NodeID
+	Cluster    ClusterID // zero: not formed
+	OK         bool      // cluster_state
+	Reason     string    // why it is not
+	Ready      bool
+	Unready    string // why not
+	Assigned   int    // slots with an owner
+	Failed     int    // slots whose owner has failed
+	Members    int
+	Shards     int    // with slots
+	Epoch      uint64 // current epoch: the highest of any shard
+	MyEpoch    uint64
+	Voters     []NodeID
+	Version    uint64 // of the voters
+	Changing   bool   // the voters are being changed
+	MustNotDie NodeID // the only voter of a cluster of several nodes: without it nothing is decided
+}
+
+// Status implements Node.
+func (n *node) Status() Status {
+	v := n.engine.view.Load()
+	s := Status{Node: v.self.ID, Cluster: v.cluster, OK: v.ok, Reason: v.reason, Ready: v.ready, Unready: v.unready,
+		Members: len(v.nodes), Epoch: v.epoch, MyEpoch: v.leaders[v.self.Shard].epoch.Number, Version: v.voters.Version.Number, Changing: v.stopped}
+	for _, m := range v.voters.Members {
+		s.Voters = append(s.Voters, m.ID)
+	}
+	if len(s.Voters) == 1 && len(v.nodes) > 1 {
+		s.MustNotDie = s.Voters[0]
+	}
+	for _, sh := range v.Shards() {
+		s.Shards++
+		s.Assigned += sh.Slots.Len()
+		if sh.Failed {
+			s.Failed += sh.Slots.Len()
+		}
+	}
+	return s
+}
+
+// String is the status in one line.
+func (s Status) String() string {
+	state := "ok"
+	if !s.OK {
+		state = "fail: " + s.Reason
+	}
+	return strings.TrimSpace(fmt.Sprintf("%s: %s, %d members, %d shards, %d slots assigned, %d voters", s.Node.short(), state, s.Members, s.Shards, s.Assigned, len(s.Voters)))
+}

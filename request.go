@@ -1,0 +1,438 @@
+package slotmesh
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/slotmesh/slotmesh/store"
+)
+
+// Requests between nodes, and the data of hand-overs: frames of bulk data,
+// length-prefixed binary. Numbers are unsigned varints, texts and values a
+// length and their bytes.
+
+const (
+	frameRequest byte = firstBulkKind + iota
+	frameReply
+	frameDataBegin // a hand-over begins: which slots
+	frameData      // a piece of a hand-over: ops of one slot
+	frameDataEnd   // the end of a hand-over's data: what it should add up to
+	frameDataDone  // answer to frameDataEnd
+)
+
+type requestOp byte
+
+const (
+	opGet requestOp = iota + 1
+	opSet
+	opDelete
+	opExpire
+	opIncr
+	opCompareAndSwap
+	opDo
+	opHandOff // an operator: give slots to a node, with their data
+)
+
+var opNames = map[requestOp]string{opGet: "get", opSet: "set", opDelete: "delete", opExpire: "expire", opIncr: "incr",
+	opCompareAndSwap: "compare-and-swap", opDo: "do", opHandOff: "hand-off"}
+
+func (o requestOp) String() string {
+	if n, ok := opNames[o]; ok {
+		return n
+	}
+	return fmt.Sprintf("op(%d)", byte(o))
+}
+
+// request is a call to be run at the primary of a slot.
+type request struct {
+	id   uint64
+	op   requestOp
+	slot Slot
+	name string   // of opDo
+	args [][]byte // key first
+}
+
+// requestArgsMax bounds the arguments of a request; one with more is refused.
+const requestArgsMax = 1 << 16
+
+func (r *request) append(b []byte) []byte {
+	b = binary.AppendUvarint(b, r.id)
+	b = append(b, byte(r.op))
+	b = binary.AppendUvarint(b, uint64(r.slot))
+	b = appendText(b, r.name)
+	b = binary.AppendUvarint(b, uint64(len(r.args)))
+	for _, a := range r.args {
+		b = appendText(b, a)
+	}
+	return b
+}
+
+// size is about the bytes that append adds.
+func (r *request) size() int {
+	n := 32 + len(r.name)
+	for _, a := range r.args {
+		n += len(a) + 5
+	}
+	return n
+}
+
+func appendText[T string | []byte](b []byte, text T) []byte {
+	b = binary.AppendUvarint(b, uint64(len(text)))
+	return append(b, text...)
+}
+
+// bulkReader reads the fields of a bulk frame. The first error sticks.
+type bulkReader struct {
+	b   []byte
+	err error
+}
+
+var errBulk = errors.New("slotmesh: bulk frame is cut short")
+
+func (r *bulkReader) uint() uint64 {
+	v, n := binary.Uvarint(r.b)
+	if n <= 0 {
+		r.fail()
+		return 0
+	}
+	r.b = r.b[n:]
+	return v
+}
+
+func (r *bulkReader) byte() byte {
+	if len(r.b) == 0 {
+		r.fail()
+		return 0
+	}
+	v := r.b[0]
+	r.b = r.b[1:]
+	return v
+}
+
+// bytes returns the bytes of a text; they belong to the frame.
+func (r *bulkReader) bytes() []byte {
+	n := r.uint()
+	if n > uint64(len(r.b)) {
+		r.fail()
+		return nil
+	}
+	v := r.b[:n:n]
+	r.b = r.b[n:]
+	return v
+}
+
+func (r *bulkReader) fail() {
+	if r.err == nil {
+		r.err = errBulk
+	}
+	r.b = nil
+}
+
+// count reads a count of items that take at least min bytes each.
+func (r *bulkReader) count(minBytes, limit int) int {
+	n := r.uint()
+	if n > uint64(limit) || n*uint64(minBytes) > uint64(len(r.b)) {
+		r.fail()
+		return 0
+	}
+	return int(n)
+}
+
+func (r *bulkReader) slot() Slot {
+	n := r.uint()
+	if n >= NumSlots {
+		r.fail()
+		return 0
+	}
+	return Slot(n)
+}
+
+func (r *bulkReader) done() error {
+	if r.err == nil && len(r.b) > 0 {
+		return fmt.Errorf("slotmesh: bulk frame has %d bytes too many", len(r.b))
+	}
+	return r.err
+}
+
+// decodeRequest reads a request. Its arguments share the payload's memory.
+func decodeRequest(payload []byte) (*request, error) {
+	r := bulkReader{b: payload}
+	q := &request{id: r.uint(), op: requestOp(r.byte()), slot: r.slot(), name: string(r.bytes())}
+	if n := r.count(1, requestArgsMax); n > 0 {
+		q.args = make([][]byte, n)
+		for i := range q.args {
+			q.args[i] = r.bytes()
+		}
+	}
+	if err := r.done(); err != nil {
+		return nil, err
+	}
+	if _, known := opNames[q.op]; !known {
+		return nil, fmt.Errorf("slotmesh: request of kind %d, expected 1 to %d", byte(q.op), len(opNames))
+	}
+	return q, nil
+}
+
+// status says how a request has ended.
+type status byte
+
+const (
+	statusOK status = iota
+	statusNotFound
+	statusMoved
+	statusAsk
+	statusTryAgain
+	statusDown
+	statusCommandError
+	statusUnknownCommand
+	statusTooLarge
+	statusCrossSlot
+	statusReadOnly
+	statusConflict
+	statusInvalid
+	statusRefused
+	statusClosed
+	statusOther
+	numStatuses
+)
+
+// statusErrors are the sentinels behind the statuses that have one.
+var statusErrors = [numStatuses]error{statusNotFound: ErrNotFound, statusTryAgain: ErrTryAgain, statusDown: ErrClusterDown,
+	statusUnknownCommand: ErrUnknownCommand, statusTooLarge: ErrTooLarge, statusCrossSlot: ErrCrossSlot, statusReadOnly: ErrReadOnly,
+	statusConflict: ErrConflict, statusInvalid: ErrInvalid, statusRefused: ErrRefused, statusClosed: ErrClosed}
+
+// response is the answer to a request.
+type response struct {
+	id      uint64
+	status  status
+	outcome Outcome
+	node    NodeID // of statusMoved and statusAsk
+	addr    string
+	code    string // of statusCommandError
+	text    string
+	value   []byte
+}
+
+func (r *response) append(b []byte) []byte {
+	b = binary.AppendUvarint(b, r.id)
+	b = append(b, byte(r.status), byte(r.outcome))
+	b = append(b, r.node[:]...)
+	b = appendText(b, r.addr)
+	b = appendText(b, r.code)
+	b = appendText(b, r.text)
+	return appendText(b, r.value)
+}
+
+// decodeResponse reads a response. Its value shares the payload's memory.
+func decodeResponse(payload []byte) (*response, error) {
+	r := bulkReader{b: payload}
+	p := &response{id: r.uint(), status: status(r.byte()), outcome: Outcome(r.byte())}
+	for i := range p.node {
+		p.node[i] = r.byte()
+	}
+	p.addr, p.code, p.text = string(r.bytes()), string(r.bytes()), string(r.bytes())
+	p.value = r.bytes()
+	if err := r.done(); err != nil {
+		return nil, err
+	}
+	if p.status >= numStatuses || p.outcome > Unknown {
+		return nil, fmt.Errorf("slotmesh: response of status %d, outcome %d: expected below %d and %d", p.status, p.outcome, numStatuses, Unknown+1)
+	}
+	return p, nil
+}
+
+// failed fills in how a request has failed.
+func (r *response) failed(err error, ran bool) {
+	r.outcome = NotExecuted
+	if ran {
+		r.outcome = Unknown
+	}
+	var moved *MovedError
+	var ask *AskError
+	var cmd *CommandError
+	r.text = err.Error()
+	switch {
+	case errors.As(err, &moved):
+		r.status, r.node, r.addr, r.text = statusMoved, moved.Node, moved.Addr, ""
+	case errors.As(err, &ask):
+		r.status, r.node, r.addr, r.text = statusAsk, ask.Node, ask.Addr, ""
+	case errors.As(err, &cmd):
+		r.status, r.code, r.text = statusCommandError, cmd.Code, cmd.Text
+	default:
+		r.status = statusOther
+		for s, sentinel := range statusErrors {
+			if sentinel != nil && errors.Is(err, sentinel) {
+				r.status = status(s)
+				break
+			}
+		}
+	}
+}
+
+// remoteError is an error of another node, with its words.
+type remoteError struct {
+	text string
+	is   error
+}
+
+func (e *remoteError) Error() string { return e.text }
+func (e *remoteError) Unwrap() error { return e.is }
+
+// error is the error that a response stands for; nil if it is none.
+func (r *response) error(slot Slot) error {
+	switch r.status {
+	case statusOK:
+		return nil
+	case statusMoved:
+		return &MovedError{Slot: slot, Node: r.node, Addr: r.addr}
+	case statusAsk:
+		return &AskError{Slot: slot, Node: r.node, Addr: r.addr}
+	case statusCommandError:
+		return &CommandError{Code: r.code, Text: r.text}
+	}
+	is := statusErrors[r.status]
+	if is != nil && r.text == is.Error() {
+		return is
+	}
+	return &remoteError{r.text, is}
+}
+
+// ---- data of hand-overs
+
+func appendDataBegin(b []byte, job uint64, slots SlotSet) []byte {
+	b = binary.AppendUvarint(b, job)
+	return appendText(b, slots.String())
+}
+
+func decodeDataBegin(payload []byte) (job uint64, slots SlotSet, err error) {
+	r := bulkReader{b: payload}
+	job = r.uint()
+	text := string(r.bytes())
+	if err := r.done(); err != nil {
+		return 0, SlotSet{}, err
+	}
+	slots, err = ParseSlotSet(text)
+	return job, slots, err
+}
+
+// hashText mixes a text into a sum.
+func hashText[T string | []byte](h uint64, text T) uint64 {
+	h = hashUint(h, uint64(len(text)))
+	for len(text) >= 8 {
+		h = hashUint(h, uint64(text[0])|uint64(text[1])<<8|uint64(text[2])<<16|uint64(text[3])<<24|
+			uint64(text[4])<<32|uint64(text[5])<<40|uint64(text[6])<<48|uint64(text[7])<<56)
+		text = text[8:]
+	}
+	last := uint64(0)
+	for i := range len(text) {
+		last |= uint64(text[i]) << (8 * i)
+	}
+	return hashUint(h, last)
+}
+
+// dataPiece is a piece of a hand-over: effects of one slot, in order.
+type dataPiece struct {
+	job  uint64
+	slot Slot
+	ops  []store.Op
+}
+
+func appendPiece(b []byte, job uint64, slot Slot, ops []store.Op) []byte {
+	b = binary.AppendUvarint(b, job)
+	b = binary.AppendUvarint(b, uint64(slot))
+	b = binary.AppendUvarint(b, uint64(len(ops)))
+	for i := range ops {
+		o := &ops[i]
+		b = append(b, byte(o.Code), o.Kind)
+		b = appendText(b, o.Key)
+		b = appendText(b, o.Field)
+		b = appendText(b, o.Value)
+		b = binary.AppendUvarint(b, uint64(o.ExpireAt))
+	}
+	return b
+}
+
+// pieceOpsMax bounds the ops of one piece; one with more is refused.
+const pieceOpsMax = maxTxOps
+
+// decodePiece reads a piece. Its texts and values are copies: the store keeps
+// them.
+func decodePiece(payload []byte) (*dataPiece, error) {
+	r := bulkReader{b: payload}
+	p := &dataPiece{job: r.uint(), slot: r.slot()}
+	n := r.count(6, pieceOpsMax)
+	for range n {
+		o := store.Op{Code: store.OpCode(r.byte()), Kind: r.byte(), Key: string(r.bytes()), Field: string(r.bytes())}
+		if v := r.bytes(); len(v) > 0 {
+			o.Value = append([]byte(nil), v...)
+		}
+		o.ExpireAt = int64(r.uint())
+		if r.err != nil {
+			break
+		}
+		p.ops = append(p.ops, o)
+	}
+	if err := r.done(); err != nil {
+		return nil, err
+	}
+	return p, store.CheckOps(p.ops)
+}
+
+// dataEnd says what the data of a hand-over adds up to, as of a position of the
+// giver: per slot the number of keys and a sum over its entries.
+type dataEnd struct {
+	job      uint64
+	position uint64
+	sums     []slotSum
+}
+
+type slotSum struct {
+	slot Slot
+	keys uint64
+	sum  uint64
+}
+
+func (d *dataEnd) append(b []byte) []byte {
+	b = binary.AppendUvarint(b, d.job)
+	b = binary.AppendUvarint(b, d.position)
+	b = binary.AppendUvarint(b, uint64(len(d.sums)))
+	for _, s := range d.sums {
+		b = binary.AppendUvarint(b, uint64(s.slot))
+		b = binary.AppendUvarint(b, s.keys)
+		b = binary.LittleEndian.AppendUint64(b, s.sum)
+	}
+	return b
+}
+
+func decodeDataEnd(payload []byte) (*dataEnd, error) {
+	r := bulkReader{b: payload}
+	d := &dataEnd{job: r.uint(), position: r.uint()}
+	for range r.count(10, NumSlots) {
+		s := slotSum{slot: r.slot(), keys: r.uint()}
+		for i := range 8 {
+			s.sum |= uint64(r.byte()) << (8 * i)
+		}
+		d.sums = append(d.sums, s)
+	}
+	return d, r.done()
+}
+
+// dataDone answers dataEnd; text says what is wrong, "" nothing.
+type dataDone struct {
+	job      uint64
+	position uint64
+	text     string
+}
+
+func (d *dataDone) append(b []byte) []byte {
+	b = binary.AppendUvarint(b, d.job)
+	b = binary.AppendUvarint(b, d.position)
+	return appendText(b, d.text)
+}
+
+func decodeDataDone(payload []byte) (*dataDone, error) {
+	r := bulkReader{b: payload}
+	d := &dataDone{job: r.uint(), position: r.uint(), text: string(r.bytes())}
+	return d, r.done()
+}

@@ -1,0 +1,334 @@
+package slotmesh
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/slotmesh/slotmesh/store"
+)
+
+// engine routes and runs requests. Whether this node serves a slot is decided
+// under the lock of the slot, and the request runs under the same lock: nothing
+// can move between the decision and the run. The lock is held for computation
+// only; whatever waits (a freeze, the network) waits outside, on a channel.
+//
+// A reply is decided under the lock too, after the run: it may leave only if
+// the lease is still held, in the reign in which the request ran.
+type engine struct {
+	store    Store
+	clock    *clock
+	slept    atomic.Int64 // time that the machine has slept, as the run loop last saw
+	log      *slog.Logger
+	commands map[string]*Command
+	maxKey   int
+	maxValue int
+	timeout  time.Duration // NodeTimeout: the longest wait for a slot that is on hold
+
+	lease   atomic.Pointer[leaseView]
+	view    atomic.Pointer[view]
+	closed  atomic.Bool
+	cells   [NumSlots / cellPageSlots]atomic.Pointer[cellPage]
+	waiters atomic.Int64
+	events  func(Event)
+}
+
+const (
+	cellPageSlots = 64
+	waitersMax    = 1 << 16                // requests that wait at a time; at the bound one more is told to try again
+	runBudget     = 100 * time.Millisecond // a command that takes longer is reported
+)
+
+type cellPage [cellPageSlots]slotCell
+
+// slotCell is the lock of a slot and what it protects.
+type slotCell struct {
+	mu      sync.RWMutex
+	serving bool
+	hold    chan struct{} // requests wait until it is closed; nil: none do
+	copying *outgoing     // the hand-over that takes a copy of each effect; nil: none
+	staging uint64        // job whose data comes in here; 0: none
+}
+
+// leaseView is the lease as requests see it.
+type leaseView struct {
+	reign uint64
+	until time.Duration
+}
+
+// cell is the lock of a slot, or nil where this node has never served it.
+func (e *engine) cell(slot Slot) *slotCell {
+	if p := e.cells[slot/cellPageSlots].Load(); p != nil {
+		return &p[slot%cellPageSlots]
+	}
+	return nil
+}
+
+// makeCell is cell; it makes what is missing.
+func (e *engine) makeCell(slot Slot) *slotCell {
+	if at := &e.cells[slot/cellPageSlots]; at.Load() == nil {
+		at.CompareAndSwap(nil, new(cellPage))
+	}
+	return e.cell(slot)
+}
+
+// now is the node's clock.
+func (e *engine) now() time.Duration { return e.clock.now() + time.Duration(e.slept.Load()) }
+
+// held reports whether what runs in the reign of l may be acknowledged now.
+func (e *engine) held(l *leaseView) bool {
+	now := e.lease.Load()
+	if now.reign != l.reign {
+		return false
+	}
+	return now.until == forever || e.now() < now.until
+}
+
+// ---- routing
+
+// Request says which slot a call is for, and what it may do there.
+type Request struct {
+	// Keys are the keys that the call touches, all in one slot. At least one.
+	Keys []string
+	// ReadOnly calls of one slot run beside each other and write nothing.
+	ReadOnly bool
+	// Name is what errors call it; "execute" by default.
+	Name string
+}
+
+// slot is the slot of all keys.
+func (r *Request) slot(maxKey int) (Slot, error) {
+	if len(r.Keys) == 0 {
+		return 0, fmt.Errorf("%w: a request without keys, expected at least one", ErrInvalid)
+	}
+	slot := KeySlot(r.Keys[0])
+	for _, k := range r.Keys {
+		if len(k) > maxKey {
+			return 0, fmt.Errorf("%w: key of %d bytes, expected at most %d", ErrTooLarge, len(k), maxKey)
+		}
+		if s := KeySlot(k); s != slot {
+			return 0, fmt.Errorf("%w: key %.64q is in slot %d, key %.64q in slot %d", ErrCrossSlot, r.Keys[0], slot, k, s)
+		}
+	}
+	return slot, nil
+}
+
+// elsewhere says where a slot that is not served here is served.
+func (e *engine) elsewhere(slot Slot) error {
+	v := e.view.Load()
+	d := v.route(slot)
+	switch d.action {
+	case routeMoved:
+		addr := d.owner.ClientAddr
+		if addr == "" {
+			addr = d.owner.Addr
+		}
+		return &MovedError{Slot: slot, Node: d.owner.ID, Addr: addr}
+	case routeTryAgain:
+		return fmt.Errorf("%w: %s", ErrTryAgain, d.reason)
+	default:
+		return fmt.Errorf("%w: %s", ErrClusterDown, d.reason)
+	}
+}
+
+// await waits until a slot is not on hold any more.
+func (e *engine) await(ctx context.Context, slot Slot, hold chan struct{}) error {
+	if e.waiters.Add(1) > waitersMax {
+		e.waiters.Add(-1)
+		return fmt.Errorf("%w: %d requests wait already", ErrTryAgain, waitersMax)
+	}
+	defer e.waiters.Add(-1)
+	t := time.NewTimer(e.timeout)
+	defer t.Stop()
+	select {
+	case <-hold:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return fmt.Errorf("%w: slot %d has been on hold for %v", ErrClusterDown, slot, e.timeout)
+	}
+}
+
+// notServed is what to do with a request whose slot was not served when it
+// looked: wait and look again (nil), or an error that says where to go.
+func (e *engine) notServed(ctx context.Context, slot Slot, hold chan struct{}) error {
+	switch {
+	case e.closed.Load():
+		return ErrClosed
+	case hold != nil:
+		return e.await(ctx, slot, hold)
+	default:
+		return e.elsewhere(slot)
+	}
+}
+
+// ---- reads without a Tx
+
+// get reads a plain key. It is the path of a local Client.Get: no closure, no
+// Tx, nothing deferred, nothing allocated. served is false where the slot is not
+// served here now: then hold may be waited for.
+func (e *engine) get(slot Slot, key string) (value []byte, found, served bool, hold chan struct{}, err error) {
+	l := e.lease.Load()
+	c := e.cell(slot)
+	if c == nil {
+		return nil, false, false, nil, nil
+	}
+	c.mu.RLock()
+	if !c.serving {
+		hold = c.hold
+		c.mu.RUnlock()
+		return nil, false, false, hold, nil
+	}
+	entry, found, err := e.store.Get(uint16(slot), key, "")
+	if found && entry.ExpireAt != 0 && entry.ExpireAt <= time.Now().UnixMilli() {
+		entry, found = store.Entry{}, false
+	}
+	if err == nil && !e.held(l) {
+		err = errLeaseOver
+	}
+	c.mu.RUnlock()
+	return entry.Value, found, true, nil, err
+}
+
+var errLeaseOver = fmt.Errorf("%w: this node's lease is over, or its rule over the shard has ended", ErrClusterDown)
+
+// ---- execute
+
+// execute runs f at the slot of the request, or says where to go. ran reports
+// whether it may have had effects although err is not nil.
+// Without wait, a slot that is on hold gives errWouldWait.
+func (e *engine) execute(ctx context.Context, r *Request, f func(*Tx) error, wait bool) (ran bool, err error) {
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	if inTx(ctx) {
+		return false, ErrInTx
+	}
+	slot, err := r.slot(e.maxKey)
+	if err != nil {
+		return false, err
+	}
+	for {
+		c := e.cell(slot)
+		if c == nil {
+			if err := e.notServed(ctx, slot, nil); err != nil {
+				return false, err
+			}
+			continue
+		}
+		done, ran, hold, err := e.try(ctx, c, slot, r, f)
+		if done {
+			return ran, err
+		}
+		if hold != nil && !wait {
+			return false, errWouldWait
+		}
+		if err := e.notServed(ctx, slot, hold); err != nil {
+			return false, err
+		}
+	}
+}
+
+// try runs f if the slot is served now.
+func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, r *Request, f func(*Tx) error) (done, ran bool, hold chan struct{}, err error) {
+	l := e.lease.Load()
+	if !e.held(l) && !e.onHold(c) {
+		return true, false, nil, e.notServedOr(errLeaseOver, slot)
+	}
+	if r.ReadOnly {
+		c.mu.RLock()
+		defer c.mu.RUnlock()
+	} else {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+	}
+	if !c.serving {
+		return false, false, c.hold, nil
+	}
+	if c.copying != nil && !r.ReadOnly {
+		if full := c.copying.full(); full != nil {
+			return false, false, full, nil // the copy has to catch up first
+		}
+	}
+	tx := Tx{ctx: ctx, e: e, slot: slot, readOnly: r.ReadOnly}
+	if err := e.run(&tx, r, f); err != nil {
+		return true, false, nil, err
+	}
+	if len(tx.ops) > 0 {
+		if err := e.store.Apply(uint16(slot), tx.ops); err != nil {
+			return true, false, nil, err
+		}
+		if c.copying != nil {
+			c.copying.effects(slot, tx.ops)
+		}
+	}
+	if !e.held(l) {
+		return true, len(tx.ops) > 0, nil, errLeaseOver
+	}
+	return true, true, nil, nil
+}
+
+// onHold reports whether requests of a slot wait.
+func (e *engine) onHold(c *slotCell) bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return !c.serving
+}
+
+// notServedOr is where to go, unless the answer would be here.
+func (e *engine) notServedOr(err error, slot Slot) error {
+	if v := e.view.Load(); v.owns(slot) {
+		return err
+	}
+	return e.elsewhere(slot)
+}
+
+// run calls f. A panic in it is caught, its effects discarded with it.
+func (e *engine) run(tx *Tx, r *Request, f func(*Tx) error) (err error) {
+	began := time.Now()
+	defer func() {
+		if p := recover(); p != nil {
+			e.log.Error("command panicked", "command", r.Name, "slot", tx.slot, "panic", p, "stack", string(debug.Stack()))
+			err = &CommandError{Code: "ERR", Text: fmt.Sprintf("the command panicked: %v", p)}
+		}
+		if d := time.Since(began); d > runBudget {
+			e.events(Event{Kind: EventSlow, Slots: oneSlotSet(tx.slot), Text: fmt.Sprintf("%s held its slot for %v", r.Name, d)})
+		}
+	}()
+	if err := f(tx); err != nil {
+		return err
+	}
+	return tx.err
+}
+
+func oneSlotSet(slot Slot) SlotSet {
+	var set SlotSet
+	set.Add(slot)
+	return set
+}
+
+// ---- what the run loop changes
+
+// setLease publishes the lease. A new reign fails every request that has not
+// been answered yet.
+func (e *engine) setLease(reign uint64, until time.Duration) {
+	if l := e.lease.Load(); l == nil || l.reign != reign || l.until != until {
+		e.lease.Store(&leaseView{reign, until})
+	}
+}
+
+// setServing lets requests into slots, or keeps them out; there they wait if
+// hold is not nil.
+func (e *engine) setServing(slots *SlotSet, on bool, hold chan struct{}) {
+	for slot := range slots.All() {
+		c := e.makeCell(slot)
+		c.mu.Lock()
+		c.serving, c.hold = on, hold
+		c.mu.Unlock()
+	}
+}
