@@ -174,7 +174,7 @@ func (s *state) knowRecord(r *record) {
 }
 
 func (s *state) onRefuse(p *peer, m *refuseMsg) {
-	if !s.counts(p, m.Voters) {
+	if !s.counts(p, m.Voters) || !s.believableEpoch(p, m.Promised) {
 		return
 	}
 	s.heardEpoch(m.Shard, m.Promised.Number)

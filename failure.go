@@ -87,7 +87,7 @@ func (s *state) failureTick() {
 // sayWhoIsSilent tells all whom this node finds silent, as a voter.
 func (s *state) sayWhoIsSilent() {
 	s.peers.change(s.self, func() {
-		s.self.silent = silentEntry{Voter: s.id, Starts: s.starts, Counter: s.self.silent.Counter + 1, Nodes: s.silent}
+		s.self.silent = silentEntry{Voter: s.id, Starts: s.starts, Counter: s.self.silent.Counter + 1, Nodes: s.silent[:min(silentMax, len(s.silent))]}
 	})
 	s.pending.silent = true
 }

@@ -11,13 +11,15 @@ import (
 // the entries of the buckets that differ, both ways.
 
 const (
-	exchangesMax  = 4    // that a node has under way at a time; more wait for the next heartbeat
-	framePeers    = 128  // entries of the membership in one UPDATE
-	frameRuns     = 1024 // runs of slots in one UPDATE
-	frameShards   = 512
-	jumpPerFrame  = 1_000  // by how much one frame may raise a number
-	jumpPerMinute = 10_000 // and one peer in a minute
-	claimsMax     = 256    // numbers beyond that which are remembered; at the bound the list begins anew
+	exchangesMax  = 4        // that a node has under way at a time; more wait for the next heartbeat
+	frameBytes    = 30 << 10 // of entries in one UPDATE; with what goes before them it has less than 32 KB
+	entryBytes    = 96       // of an entry of the membership at most, but for its texts
+	runBytes      = 20       // of a run of slots
+	rowBytes      = 56       // of a shard
+	silentMax     = 1400     // nodes in one list: a voter that misses more is cut off itself
+	jumpPerFrame  = 1_000    // by how much one frame may raise a number
+	jumpPerMinute = 10_000   // and one peer in a minute
+	claimsMax     = 256      // numbers beyond that which are remembered; at the bound the list begins anew
 )
 
 type pushMode uint8
@@ -196,7 +198,7 @@ func (s *state) slotUpdates(slots SlotSet, giver ShardID) []*updateMsg {
 	u := s.newUpdate(func(u *updateMsg) { u.Giver = giver })
 	msgs := []*updateMsg{u}
 	for slot := range slots.All() {
-		if len(u.Slots.Runs) >= frameRuns {
+		if len(u.Slots.Runs)*runBytes+len(u.Slots.Shards)*(rowBytes+len(ShardID{})) >= frameBytes {
 			u = s.newUpdate(func(u *updateMsg) { u.Giver = giver })
 			msgs = append(msgs, u)
 		}
@@ -205,7 +207,7 @@ func (s *state) slotUpdates(slots SlotSet, giver ShardID) []*updateMsg {
 	// A shard's entry goes with its first slots, so that the owner is known.
 	for _, u := range msgs {
 		for _, id := range u.Slots.Shards {
-			if e, known := s.table.shards[id]; known && len(u.Shards) < frameShards {
+			if e, known := s.table.shards[id]; known {
 				u.Shards = append(u.Shards, shardRow{id, e})
 			}
 		}
@@ -215,7 +217,7 @@ func (s *state) slotUpdates(slots SlotSet, giver ShardID) []*updateMsg {
 
 func (s *state) shardUpdates(ids []ShardID) []*updateMsg {
 	var msgs []*updateMsg
-	for part := range slices.Chunk(ids, frameShards) {
+	for part := range slices.Chunk(ids, frameBytes/rowBytes) {
 		msgs = append(msgs, s.newUpdate(func(u *updateMsg) {
 			for _, id := range part {
 				if e, known := s.table.shards[id]; known {
@@ -229,14 +231,19 @@ func (s *state) shardUpdates(ids []ShardID) []*updateMsg {
 
 func (s *state) peerUpdates(ids []NodeID) []*updateMsg {
 	var msgs []*updateMsg
-	for part := range slices.Chunk(ids, framePeers) {
-		msgs = append(msgs, s.newUpdate(func(u *updateMsg) {
-			for _, id := range part {
-				if p := s.peers.get(id); p != nil {
-					u.Peers = append(u.Peers, p.peerEntry)
-				}
-			}
-		}))
+	room := 0
+	for _, id := range ids {
+		p := s.peers.get(id)
+		if p == nil {
+			continue
+		}
+		size := entryBytes + len(p.Addr) + len(p.ClientAddr) + len(p.Host)
+		if room < size {
+			msgs, room = append(msgs, s.newUpdate(func(*updateMsg) {})), frameBytes
+		}
+		room -= size
+		u := msgs[len(msgs)-1]
+		u.Peers = append(u.Peers, p.peerEntry)
 	}
 	return msgs
 }
@@ -357,7 +364,7 @@ func (s *state) mergeShard(from *peer, id ShardID, e Epoch) {
 	if !known && !s.table.useful(id) {
 		return
 	}
-	if !s.believable(from, numberEpoch, e.Number, s.currentEpoch()) {
+	if !s.believableEpoch(from, e) {
 		return
 	}
 	s.setShard(id, e, pushNothing)
@@ -367,7 +374,7 @@ func (s *state) mergeVoters(from *peer, v *voterSet) {
 	if !s.table.voters.Version.less(v.Version) && !(mutated(mutOldEntry) && v.ID != s.table.voters.ID) {
 		return
 	}
-	if s.cluster.IsZero() || !s.believable(from, numberVoters, v.Version.Number, s.table.voters.Version.Number) {
+	if s.cluster.IsZero() || !s.believableVoters(from, v.Version) {
 		return
 	}
 	s.setVoters(*v, pushNothing)
@@ -376,7 +383,7 @@ func (s *state) mergeVoters(from *peer, v *voterSet) {
 func (s *state) mergePeer(from *peer, e *peerEntry) {
 	p := s.peers.get(e.ID)
 	if p == s.self {
-		s.mergeSelf(e)
+		s.mergeSelf(from, e)
 		return
 	}
 	if p == nil {
@@ -418,9 +425,9 @@ func (s *state) mergePeer(from *peer, e *peerEntry) {
 // mergeSelf takes what others say of this node: only its state is theirs. What
 // they say of a key that it had before a RESET is not about the member that it
 // has become since, which rises above it.
-func (s *state) mergeSelf(e *peerEntry) {
+func (s *state) mergeSelf(from *peer, e *peerEntry) {
 	switch {
-	case !e.newerState(&s.self.peerEntry):
+	case !e.newerState(&s.self.peerEntry) || !s.believable(from, numberMember, e.Version, s.self.Version):
 	case e.Key == s.key:
 		s.setPeer(s.self, pushNothing, func(q *peerEntry) { q.State, q.Version = e.State, e.Version })
 	case !s.cluster.IsZero():
@@ -450,6 +457,7 @@ const (
 	numberMove
 	numberMember
 	numberVoters
+	numberForced
 )
 
 type numberClaim struct {
@@ -477,6 +485,15 @@ func (s *state) believable(from *peer, kind numberKind, n, highest uint64) bool 
 		return true
 	}
 	return s.shownByMajority(from, numberClaim{kind, n})
+}
+
+func (s *state) believableVoters(from *peer, v voterVersion) bool {
+	was := s.table.voters.Version
+	return s.believable(from, numberVoters, v.Number, was.Number) && s.believable(from, numberForced, v.Forced, was.Forced)
+}
+
+func (s *state) believableEpoch(from *peer, e Epoch) bool {
+	return s.believable(from, numberEpoch, e.Number, s.currentEpoch())
 }
 
 func (s *state) shownByMajority(from *peer, c numberClaim) bool {

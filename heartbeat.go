@@ -204,7 +204,7 @@ func (s *state) onAnswer(p *peer, m *heartbeat) {
 		return
 	}
 	sent := s.unstamp(m.Answers)
-	if m.Promised > 0 {
+	if m.Promised > 0 && s.believableEpoch(p, Epoch{Number: m.Promised}) {
 		s.higherPromise(m.Promised)
 	}
 	if m.Flags&beatBehind != 0 && l.last != nil && !mutated(mutRecordNoRepeat) {

@@ -521,14 +521,15 @@ func (s *state) onMeet(p *peer, m *meetMsg) {
 // welcome shows a new member this node and what its group has assigned.
 func (s *state) welcome(p *peer, nonce uint64) {
 	claims := s.unformedClaims()
-	s.post(p, s.newUpdate(func(u *updateMsg) {
-		u.Met = nonce
-		u.Peers = []peerEntry{s.self.peerEntry, p.peerEntry}
-		u.Slots = claims
-		for _, id := range claims.Shards {
-			u.Shards = append(u.Shards, shardRow{id, s.table.shards[id]})
-		}
-	}))
+	msgs := s.slotUpdates(claims.slots(), ShardID{})
+	if len(msgs) == 0 {
+		msgs = append(msgs, s.newUpdate(func(*updateMsg) {}))
+	}
+	msgs[0].Met = nonce
+	msgs[0].Peers = []peerEntry{s.self.peerEntry, p.peerEntry}
+	for _, m := range msgs {
+		s.post(p, m)
+	}
 }
 
 func (s *state) onSeed(p *peer, m *seedMsg) {

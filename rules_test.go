@@ -223,6 +223,8 @@ func (w *ruleWorld) post(m ruleMail) {
 	if w.seen != nil {
 		w.seen(m)
 	}
+	_, err := appendFrame(nil, m.msg)
+	require.NoError(w.t, err)
 	require.NoError(w.t, m.msg.check())
 	switch {
 	case w.catchAt != "" && m.dest.addr == w.catchAt:

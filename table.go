@@ -294,6 +294,14 @@ func (r *slotRuns) each(f func(Slot, slotEntry)) {
 	}
 }
 
+func (r *slotRuns) slots() SlotSet {
+	var set SlotSet
+	for _, run := range r.Runs {
+		set.AddRange(SlotRange{run.First, run.Last})
+	}
+	return set
+}
+
 // check returns an error if the runs do not name slots in ascending order or
 // point outside their palette.
 func (r *slotRuns) check() error {

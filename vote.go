@@ -124,7 +124,7 @@ func (s *state) setOpened(slot Slot, o opening) {
 
 // onVote promises an epoch of a shard to a candidate, or says why not.
 func (s *state) onVote(p *peer, m *voteMsg) {
-	if !s.hears(p, m.Voters) || m.Epoch.Node != p.ID || !s.believable(p, numberEpoch, m.Epoch.Number, s.currentEpoch()) {
+	if !s.hears(p, m.Voters) || m.Epoch.Node != p.ID || !s.believableEpoch(p, m.Epoch) {
 		return
 	}
 	v := s.vote.shard(m.Shard)
@@ -132,7 +132,7 @@ func (s *state) onVote(p *peer, m *voteMsg) {
 		s.refuse(p, m, refusePromised, 0)
 		return
 	}
-	s.learnRecord(m)
+	s.learnRecord(p, m)
 	if m.Why != whyOperator && !s.electable(m.Shard, v, p.ID) {
 		s.refuse(p, m, refuseInSync, s.cfg.nodeTimeout/5)
 		return
@@ -162,12 +162,12 @@ func (s *state) mayPromise(v *voterShard, m *voteMsg) bool {
 }
 
 // learnRecord saves the candidate's record where this voter's is older.
-func (s *state) learnRecord(m *voteMsg) {
+func (s *state) learnRecord(p *peer, m *voteMsg) {
 	v := s.vote.shard(m.Shard)
 	if len(m.Records) == 0 || m.Records[0].Shard != m.Shard || m.Why == whyOperator {
 		return
 	}
-	if r := m.Records[0]; v.record == nil || r.newer(v.record) {
+	if r := m.Records[0]; (v.record == nil || r.newer(v.record)) && s.believableEpoch(p, r.Epoch) {
 		v.record = &r
 		s.votesChanged(m.Shard)
 	}
@@ -242,7 +242,7 @@ func (s *state) refuse(p *peer, m *voteMsg, w refuseWhy, wait time.Duration) {
 // onRecord accepts the opening of an epoch, or a change of the in-sync set.
 func (s *state) onRecord(p *peer, m *recordMsg) {
 	r := &m.Record
-	if !s.hears(p, m.Voters) || r.Epoch.Node != p.ID || !s.believable(p, numberEpoch, r.Epoch.Number, s.currentEpoch()) {
+	if !s.hears(p, m.Voters) || r.Epoch.Node != p.ID || !s.believableEpoch(p, r.Epoch) {
 		return
 	}
 	v := s.vote.shard(r.Shard)

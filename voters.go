@@ -192,6 +192,10 @@ func (s *state) onStopped(p *peer, m *stoppedMsg) {
 	if !slices.ContainsFunc(c.old, func(o member) bool { return o.ID == p.ID && o.Key == p.Key }) {
 		return
 	}
+	if slices.ContainsFunc(m.Votes.Promises, func(r promiseRow) bool { return !s.believableEpoch(p, r.Epoch) }) ||
+		slices.ContainsFunc(m.Votes.Records, func(r record) bool { return !s.believableEpoch(p, r.Epoch) }) {
+		return
+	}
 	c.answers[p.ID] = m
 	if !c.decidedBy(func(id NodeID) bool { return c.answers[id] != nil }) {
 		return
@@ -254,7 +258,9 @@ func (s *state) onStart(p *peer, m *startMsg) {
 	case s.cluster != v.Cluster:
 		return
 	case v.Version.Forced > s.table.voters.Version.Forced && v.Version.Proposer == p.ID:
-		s.takeForced(v)
+		if s.believableVoters(p, v.Version) {
+			s.takeForced(v)
+		}
 		return
 	case v.Version == s.table.voters.Version:
 		s.takeInForce(v)
