@@ -26,7 +26,7 @@ type Client struct {
 }
 
 type clientStats struct {
-	calls, local, remote, moved, retries atomic.Uint64
+	calls, remote, moved, retries atomic.Uint64
 }
 
 // ClientStats counts what a Client has done.

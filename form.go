@@ -22,7 +22,6 @@ const formCalm = 200 * time.Millisecond // that all formers have shown the same 
 type formation struct {
 	value   *startValue   // saved and not decided. Saved
 	savedAt time.Duration // first
-	askedAt time.Duration
 	queued  []queuedCommand
 }
 

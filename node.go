@@ -428,26 +428,6 @@ func (n *node) post(ctx context.Context, call func(s *state, now time.Duration) 
 	}
 }
 
-// ask runs f in the run loop and waits until it has run.
-func (n *node) ask(ctx context.Context, f func(s *state)) error {
-	done := make(chan struct{})
-	err := n.post(ctx, func(s *state, now time.Duration) output {
-		f(s)
-		close(done)
-		s.begin(now)
-		return s.end()
-	})
-	if err != nil {
-		return err
-	}
-	select {
-	case <-done:
-		return nil
-	case <-n.ctx.Done():
-		return ErrClosed
-	}
-}
-
 // failReplies ends what waits for the run loop.
 func (n *node) failReplies() {
 	if n.holdEnd != nil {

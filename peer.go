@@ -196,7 +196,6 @@ type peer struct {
 	claim       claim         // what its newest says of its shard
 	given       uint32        // lease given in answer to the claim, milliseconds
 	answered    bool          // the claim has been answered: its lease runs from then
-	answerNow   bool          // it asks for an answer at once
 	leased      bool          // it is a primary that holds its lease
 	active      bool          // it votes under the START in force
 	differs     int           // heartbeats in a row whose digests differ from ours

@@ -260,11 +260,10 @@ func (s *state) unformedReason() string {
 // serving is what this node serves: the other half of routing, which the table
 // does not show. It is set under the locks of the slots.
 type serving struct {
-	version uint64        // raised at each change
-	reign   uint64        // raised when what ran before may not be acknowledged any more
-	slots   SlotSet       // served
-	hold    SlotSet       // requests wait: opening, or being handed over
-	until   time.Duration // lease: nothing is acknowledged after that
+	version uint64  // raised at each change
+	reign   uint64  // raised when what ran before may not be acknowledged any more
+	slots   SlotSet // served
+	hold    SlotSet // requests wait: opening, or being handed over
 }
 
 // assess works out what this node serves.

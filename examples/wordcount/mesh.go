@@ -34,7 +34,6 @@ var add = slotmesh.Command{
 type mesh struct {
 	config slotmesh.Config
 	nodes  []slotmesh.Node
-	listen func(i int) string
 }
 
 // startMesh starts n nodes, which form one cluster, and waits until they serve.
