@@ -31,9 +31,9 @@ type clientStats struct {
 
 // ClientStats counts what a Client has done.
 type ClientStats struct {
-	Calls   uint64 // that were not answered in process at the first attempt, which is not counted
+	Calls   uint64 // all but reads that were answered in process
 	Remote  uint64 // requests sent to other nodes
-	Moved   uint64 // MOVED seen
+	Moved   uint64 // MOVED that other nodes have answered
 	Retries uint64 // attempts after TRYAGAIN, CLUSTERDOWN or a broken connection
 }
 
@@ -149,12 +149,15 @@ func (c *Client) call(ctx context.Context, q *request, key string) ([]byte, erro
 	if err := c.check(ctx, q, key); err != nil {
 		return nil, q.failed(NodeID{}, NotExecuted, err)
 	}
+	a := attempt{c: c, q: q, backoff: backoffFirst}
+	if value, done, err := a.here(ctx); done {
+		return value, err
+	}
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, defaultLimit*n.cfg.NodeTimeout)
 		defer cancel()
 	}
-	a := attempt{c: c, q: q, backoff: backoffFirst}
 	for {
 		value, again, err := a.once(ctx)
 		if !again {
@@ -220,6 +223,28 @@ type attempt struct {
 	redirects int
 	backoff   time.Duration
 	last      error
+}
+
+// here is the usual case, without a timer: the slot is served in this process.
+func (a *attempt) here(ctx context.Context) (value []byte, done bool, err error) {
+	n := a.c.n
+	if c := n.engine.cell(a.q.slot); c == nil {
+		return nil, false, nil
+	}
+	value, ran, err := n.engine.runOp(ctx, a.q, false)
+	if err != nil && !ran && (errors.Is(err, errWouldWait) || elsewhere(err)) {
+		return nil, false, nil
+	}
+	a.node = n.ID()
+	value, again, err := a.judge(ctx, value, ran, err)
+	return value, !again, err
+}
+
+// elsewhere reports whether err says that another node, or a later attempt, may
+// do better.
+func elsewhere(err error) bool {
+	var moved *MovedError
+	return errors.As(err, &moved) || errors.Is(err, ErrTryAgain) || errors.Is(err, ErrClusterDown)
 }
 
 // once tries once. again says that the call has not happened, and may be tried
@@ -289,7 +314,9 @@ func (a *attempt) judge(ctx context.Context, value []byte, ran bool, err error) 
 	case errors.Is(err, ErrNotFound):
 		return nil, false, ErrNotFound
 	case errors.As(err, &moved):
-		a.c.stats.moved.Add(1)
+		if a.node != a.c.n.ID() {
+			a.c.stats.moved.Add(1)
+		}
 		if a.redirects++; a.redirects%redirectsMax != 0 && moved.Node != a.node {
 			a.to = moved.Node
 			return nil, true, nil

@@ -21,8 +21,7 @@ var errWouldWait = errors.New("slotmesh: would wait")
 var errArgs = fmt.Errorf("%w: wrong number of arguments", ErrInvalid)
 
 // runOp runs a request here, or says where to go. wait allows it to wait for a
-// slot that is on hold; without it, errWouldWait. The arguments must stay as
-// they are: what is stored is copied.
+// slot that is on hold; without it, errWouldWait.
 func (e *engine) runOp(ctx context.Context, q *request, wait bool) (value []byte, ran bool, err error) {
 	if len(q.args) == 0 && q.op != opDo {
 		return nil, false, errArgs
@@ -76,7 +75,7 @@ func runWrite(tx *Tx, q *request, key string) ([]byte, error) {
 		if err != nil || at < 0 {
 			return nil, fmt.Errorf("%w: time of expiry %q, expected milliseconds", ErrInvalid, args[1])
 		}
-		return nil, tx.PutEntry(key, store.Entry{Value: bytes.Clone(args[0]), ExpireAt: at})
+		return nil, tx.PutEntry(key, store.Entry{Value: q.own(args[0]), ExpireAt: at})
 	case q.op == opDelete && len(args) == 0:
 		found, err := tx.Delete(key)
 		return boolReply(found), err
@@ -85,10 +84,19 @@ func runWrite(tx *Tx, q *request, key string) ([]byte, error) {
 	case q.op == opIncr && len(args) == 1:
 		return runIncr(tx, key, args[0])
 	case q.op == opCompareAndSwap && len(args) == 3:
-		return nil, runCompareAndSwap(tx, key, args)
+		return nil, runCompareAndSwap(tx, key, args, q)
 	default:
 		return nil, errArgs
 	}
+}
+
+// own is an argument that the store may keep: one that has come over the bus
+// shares the memory of its frame.
+func (q *request) own(arg []byte) []byte {
+	if q.shared {
+		return bytes.Clone(arg)
+	}
+	return arg
 }
 
 func boolReply(b bool) []byte {
@@ -137,7 +145,7 @@ func runIncr(tx *Tx, key string, by []byte) ([]byte, error) {
 
 // runCompareAndSwap stores args[2] if the key holds args[1]; args[0] is '1' if it
 // is to hold anything at all.
-func runCompareAndSwap(tx *Tx, key string, args [][]byte) error {
+func runCompareAndSwap(tx *Tx, key string, args [][]byte, q *request) error {
 	e, found, err := tx.Entry(key)
 	if err != nil {
 		return err
@@ -145,7 +153,7 @@ func runCompareAndSwap(tx *Tx, key string, args [][]byte) error {
 	if want := string(args[0]) == "1"; found != want || found && !bytes.Equal(e.Value, args[1]) {
 		return ErrConflict
 	}
-	return tx.PutEntry(key, store.Entry{Value: bytes.Clone(args[2]), ExpireAt: e.ExpireAt})
+	return tx.PutEntry(key, store.Entry{Value: q.own(args[2]), ExpireAt: e.ExpireAt})
 }
 
 // runCommand runs a command of the application.

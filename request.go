@@ -51,6 +51,8 @@ type request struct {
 	slot Slot
 	name string   // of opDo
 	args [][]byte // key first
+
+	shared bool // the arguments share the memory of a frame
 }
 
 // requestArgsMax bounds the arguments of a request; one with more is refused.
@@ -158,7 +160,7 @@ func (r *bulkReader) done() error {
 // decodeRequest reads a request. Its arguments share the payload's memory.
 func decodeRequest(payload []byte) (*request, error) {
 	r := bulkReader{b: payload}
-	q := &request{id: r.uint(), op: requestOp(r.byte()), slot: r.slot(), name: string(r.bytes())}
+	q := &request{shared: true, id: r.uint(), op: requestOp(r.byte()), slot: r.slot(), name: string(r.bytes())}
 	if n := r.count(1, requestArgsMax); n > 0 {
 		q.args = make([][]byte, n)
 		for i := range q.args {
