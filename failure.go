@@ -134,6 +134,8 @@ func (s *state) clusterState() (ok bool, reason string) {
 		return false, "this node has been forgotten by its cluster"
 	case s.broken != nil:
 		return false, fmt.Sprintf("this node cannot save its state: %v", s.broken)
+	case s.ownsSlots() && s.form.holds() && s.now >= s.servesUntil():
+		return false, "this node waits until the formation of its cluster is decided"
 	case s.ownsSlots() && !s.cluster.IsZero() && (s.lead == nil || !s.lead.opened):
 		return false, "this node's shard is not open: it has not won a vote since it started or was deposed"
 	case s.ownsSlots() && !s.cluster.IsZero() && !s.leaseHeld():

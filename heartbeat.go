@@ -45,7 +45,11 @@ func (s *state) leasePair(p *peer) bool {
 
 // silentAfter is how long p may be silent before it counts as such.
 func (s *state) silentAfter(p *peer) time.Duration {
-	return max(s.cfg.nodeTimeout, silencePerPeriod*s.beatPeriod(p))
+	nt := s.cfg.nodeTimeout
+	if period := s.beatPeriod(p); period > nt/2 {
+		return max(nt, silencePerPeriod*period)
+	}
+	return nt
 }
 
 // beatTick sends the heartbeats that are due.

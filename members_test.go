@@ -563,7 +563,7 @@ func TestForgottenVoterStaysUntilItIsReplaced(t *testing.T) {
 	w.lose = nil
 	w.until("replaced", func() bool { return a.voters() == "acd" })
 	w.until("forgotten", func() bool { return a.knows(b).State == forgotten })
-	require.True(t, a.core.newSetActive())
+	require.True(t, a.core.active() && d.core.active())
 	w.until("it knows", func() bool { return b.core.self.State == forgotten })
 	w.run(3 * ruleNT)
 	require.Equal(t, forgotten, d.knows(b).State)
@@ -803,7 +803,7 @@ func TestResetOfAVoterWaitsForTheNewSet(t *testing.T) {
 	w.until("another votes", func() bool { return a.voters() == "acd" })
 	w.until("reset", func() bool { return b.core.cluster.IsZero() })
 	require.Equal(t, "OK", r.String())
-	require.True(t, a.core.newSetActive())
+	require.True(t, ns[2].core.active() && ns[3].core.active())
 }
 
 // One with slots first gives them to shard 0.

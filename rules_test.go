@@ -586,6 +586,11 @@ func (w *ruleWorld) calm() bool {
 			!sameMembers(c.wantedVoters(), c.table.voters.Members) {
 			return false
 		}
+		for _, p := range c.peers.ordered {
+			if p != c.self && c.alive(p) && p.State == present && (p.beatAt == never || p.differs > 0) {
+				return false // it has not seen yet that all show one table
+			}
+		}
 	}
 	return true
 }
