@@ -23,8 +23,8 @@ import (
 //
 // Numbers are big-endian, sums CRC-32C. The stamp is drawn for each file, so
 // that bytes of an older one, which a file system may show where a write was
-// cut off, are no frame of it. A length of noValue deletes a cell; frame 0 has
-// none of those.
+// cut off, are no frame of it. A length of metaNoValue deletes a cell; frame 0
+// has none of those.
 //
 // A save appends a frame and syncs. Once the appended frames outgrow the first
 // one, and at each start, all cells are written anew: beside the file, synced,
@@ -36,13 +36,14 @@ import (
 // either an unfinished write, which is cut, or has a frame of the same stamp
 // somewhere behind it: then it was acknowledged, and the node does not start.
 // The last save has a seal behind it for that purpose, a frame without cells at
-// the place where the next frame goes. The seal is not waited for. Damage
-// cannot be told from a cut-off write in the last save of a machine that lost
-// power before the seal reached the disk, nor is it seen if a file system loses
-// the whole end of a file that it has synced. Then the node has forgotten its last
-// save, maybe a vote; all others are a majority without it as long as it is the
-// only one. A node whose file is gone altogether is a new one with a new key,
-// which has no vote until it is given one.
+// the place where the next frame goes. The kernel writes the seal when it likes.
+//
+// What remains: damage in the last save of a machine that lost power before the
+// seal was on disk looks like a cut-off write, and a file that has lost whole
+// frames at its end looks like an older one. Then the node starts and has
+// forgotten saves that it had acknowledged, maybe a vote that decided something;
+// nothing else makes up for that. A node whose file is gone altogether is no
+// such danger: it would be a new voter, with a new key.
 //
 // It relies on a disk that does not harm bytes that stay the same while a write
 // around them is cut off.
@@ -62,7 +63,7 @@ type meta struct {
 	end     int64      // of the frames in file
 	first   int        // bytes of cells in frame 0
 	journal int        // bytes of the frames behind it
-	marked  bool       // the folder has madeName
+	marked  bool       // the folder has metaMade
 }
 
 // metaLimits are bytes.
@@ -84,7 +85,7 @@ func (l metaLimits) fileMax() int64 {
 const (
 	metaName = "meta"     // the file
 	metaTemp = "meta.new" // the next one, not finished
-	madeName = "made"     // says that there must be a metaName
+	metaMade = "made"     // says that there must be a metaName
 )
 
 const (
@@ -93,10 +94,10 @@ const (
 	metaPreamble = len(metaMagic) + 8
 	metaHeader   = 28
 	metaCell     = 26
-	noValue      = 1<<32 - 1
+	metaNoValue  = 1<<32 - 1
 
-	journalFactor = 4        // of frame 0, which the journal may take
-	metaChunk     = 16 << 10 // is written at a time
+	metaJournalFactor = 4        // of frame 0, which the journal may take
+	metaChunk         = 16 << 10 // is written at a time
 )
 
 // openMeta opens the folder of a node, makes it if there is none, and returns
@@ -131,7 +132,7 @@ func (m *meta) start() error {
 	if err != nil {
 		return err
 	}
-	if openToAll(mode) {
+	if metaOpenToAll(mode) {
 		return fmt.Errorf("everybody may write to it (%v): chmod o-w it, or name a folder inside it", mode)
 	}
 	if err := m.dir.lock(); err != nil {
@@ -140,7 +141,7 @@ func (m *meta) start() error {
 	if err := m.dir.remove(metaTemp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if m.marked, err = m.dir.exists(madeName); err != nil {
+	if m.marked, err = m.dir.exists(metaMade); err != nil {
 		return err
 	}
 	b, err := m.dir.read(metaName, m.limits.fileMax())
@@ -209,7 +210,7 @@ func (m *meta) write(batch []cell) error {
 }
 
 func (m *meta) journalMax() int {
-	return max(m.limits.journal, min(journalFactor*m.first, m.limits.state))
+	return max(m.limits.journal, min(metaJournalFactor*m.first, m.limits.state))
 }
 
 func (m *meta) checkSize() error {
@@ -242,7 +243,7 @@ func (m *meta) apply(batch []cell) {
 func (m *meta) append(batch []cell) error {
 	var frame bytes.Buffer
 	frame.Grow(metaHeader + cellsLen(batch))
-	writeFrame(&frame, m.stamp, m.number, batch) // a buffer has no errors
+	writeMetaFrame(&frame, m.stamp, m.number, batch) // a buffer has no errors
 	if _, err := m.file.WriteAt(frame.Bytes(), m.end); err != nil {
 		return err
 	}
@@ -252,7 +253,7 @@ func (m *meta) append(batch []cell) error {
 	m.number++
 	m.end += int64(frame.Len())
 
-	seal := appendHeader(nil, m.stamp, m.number, 0, 0)
+	seal := appendMetaHeader(nil, m.stamp, m.number, 0, 0)
 	_, err := m.file.WriteAt(seal, m.end)
 	return err
 }
@@ -260,7 +261,7 @@ func (m *meta) append(batch []cell) error {
 // rewrite puts a file with the state of now in the place of the one that is
 // there.
 func (m *meta) rewrite() error {
-	stamp := newStamp()
+	stamp := newMetaStamp()
 	file, err := m.dir.create(metaTemp)
 	if err != nil {
 		return err
@@ -283,8 +284,8 @@ func (m *meta) rewrite() error {
 func (m *meta) fill(file metaFile, stamp uint64) (end int64, err error) {
 	w := io.NewOffsetWriter(file, 0)
 	out := bufio.NewWriterSize(w, metaChunk)
-	out.Write(appendPreamble(nil)) // Flush tells its error
-	writeFrame(out, stamp, 0, m.cells)
+	out.Write(appendMetaPreamble(nil)) // Flush tells its error
+	writeMetaFrame(out, stamp, 0, m.cells)
 	if err := out.Flush(); err != nil {
 		return 0, err
 	}
@@ -306,7 +307,7 @@ func (m *meta) mark() error {
 	if m.marked {
 		return nil
 	}
-	file, err := m.dir.create(madeName)
+	file, err := m.dir.create(metaMade)
 	if err != nil {
 		return err
 	}
@@ -359,11 +360,11 @@ func cellsLen(cells []cell) int {
 	return n
 }
 
-func appendCellHead(b []byte, c cell) []byte {
+func appendMetaCellHead(b []byte, c cell) []byte {
 	b = append(b, byte(c.key.kind), c.key.page)
 	b = append(b, c.key.id[:]...)
 	if c.value == nil {
-		return binary.BigEndian.AppendUint32(b, noValue)
+		return binary.BigEndian.AppendUint32(b, metaNoValue)
 	}
 	return binary.BigEndian.AppendUint32(b, uint32(len(c.value)))
 }
@@ -374,43 +375,43 @@ func metaSum(sum uint32, b []byte) uint32 {
 	return crc32.Update(sum, crc32.MakeTable(crc32.Castagnoli), b)
 }
 
-func appendSum(b []byte, of []byte) []byte {
+func appendMetaSum(b []byte, of []byte) []byte {
 	return binary.BigEndian.AppendUint32(b, metaSum(0, of))
 }
 
-func newStamp() uint64 {
+func newMetaStamp() uint64 {
 	var b [8]byte
 	rand.Read(b[:]) // has no errors
 	return binary.BigEndian.Uint64(b[:])
 }
 
-func appendPreamble(b []byte) []byte {
+func appendMetaPreamble(b []byte) []byte {
 	b = append(b, metaMagic...)
 	b = binary.BigEndian.AppendUint32(b, metaFormat)
-	return appendSum(b, b)
+	return appendMetaSum(b, b)
 }
 
-func appendHeader(b []byte, stamp, number uint64, length int, sum uint32) []byte {
+func appendMetaHeader(b []byte, stamp, number uint64, length int, sum uint32) []byte {
 	at := len(b)
 	b = binary.BigEndian.AppendUint64(b, stamp)
 	b = binary.BigEndian.AppendUint64(b, number)
 	b = binary.BigEndian.AppendUint32(b, uint32(length))
 	b = binary.BigEndian.AppendUint32(b, sum)
-	return appendSum(b, b[at:])
+	return appendMetaSum(b, b[at:])
 }
 
-// writeFrame writes a frame of cells, which it goes through twice: it need not
-// hold them encoded. The errors are left to the writer.
-func writeFrame(w io.Writer, stamp, number uint64, cells []cell) {
+// writeMetaFrame writes a frame of cells, which it goes through twice: it need
+// not hold them encoded. The errors are left to the writer.
+func writeMetaFrame(w io.Writer, stamp, number uint64, cells []cell) {
 	head := make([]byte, 0, metaHeader)
 	var sum uint32
 	for _, c := range cells {
-		head = appendCellHead(head[:0], c)
+		head = appendMetaCellHead(head[:0], c)
 		sum = metaSum(metaSum(sum, head), c.value)
 	}
-	w.Write(appendHeader(head[:0], stamp, number, cellsLen(cells), sum))
+	w.Write(appendMetaHeader(head[:0], stamp, number, cellsLen(cells), sum))
 	for _, c := range cells {
-		w.Write(appendCellHead(head[:0], c))
+		w.Write(appendMetaCellHead(head[:0], c))
 		w.Write(c.value)
 	}
 }
@@ -436,7 +437,7 @@ func parseMeta(b []byte) (cells []cell, cut int, err error) {
 	cells = make([]cell, 0, n)
 	r = start
 	for payload := range r.frames {
-		cells = appendCells(cells, payload)
+		cells = appendMetaCells(cells, payload)
 	}
 	cells = liveCells(newestCells(cells))
 	for i := range cells {
@@ -454,18 +455,18 @@ type metaReader struct {
 	err    error
 }
 
-// frameHead is what the header of a frame says.
-type frameHead struct {
+// metaHead is what the header of a frame says.
+type metaHead struct {
 	stamp, number uint64
 	length, sum   uint32
 }
 
-// parseHeader returns ok if there is a whole header at the start of b.
-func parseHeader(b []byte) (h frameHead, ok bool) {
+// parseMetaHeader returns ok if there is a whole header at the start of b.
+func parseMetaHeader(b []byte) (h metaHead, ok bool) {
 	if len(b) < metaHeader || metaSum(0, b[:24]) != binary.BigEndian.Uint32(b[24:]) {
 		return h, false
 	}
-	return frameHead{
+	return metaHead{
 		stamp:  binary.BigEndian.Uint64(b),
 		number: binary.BigEndian.Uint64(b[8:]),
 		length: binary.BigEndian.Uint32(b[16:]),
@@ -473,7 +474,7 @@ func parseHeader(b []byte) (h frameHead, ok bool) {
 	}, true
 }
 
-func (h frameHead) payload(b []byte) (payload []byte, ok bool) {
+func (h metaHead) payload(b []byte) (payload []byte, ok bool) {
 	b = b[metaHeader:]
 	if uint64(h.length) > uint64(len(b)) {
 		return nil, false
@@ -486,7 +487,7 @@ func (h frameHead) payload(b []byte) (payload []byte, ok bool) {
 func (r *metaReader) preamble() error {
 	switch b := r.b; {
 	case len(b) == 0:
-		return errors.New("is empty: " + lostState)
+		return errors.New("is empty: " + metaLost)
 	case len(b) < metaPreamble:
 		return r.damaged("%d bytes, expected a preamble of %d", len(b), metaPreamble)
 	case string(b[:len(metaMagic)]) != metaMagic:
@@ -504,10 +505,10 @@ func (r *metaReader) preamble() error {
 	return nil
 }
 
-const lostState = "the node does not start, as it may have forgotten votes; start a new node in an empty folder"
+const metaLost = "the node does not start, as it may have forgotten votes; start a new node in an empty folder"
 
 func (r *metaReader) damaged(format string, args ...any) error {
-	return fmt.Errorf("is damaged at byte %d: %s: %s", r.at, fmt.Sprintf(format, args...), lostState)
+	return fmt.Errorf("is damaged at byte %d: %s: %s", r.at, fmt.Sprintf(format, args...), metaLost)
 }
 
 // frames yields the payload of each frame, and stops at the end, at what is to
@@ -529,7 +530,7 @@ func (r *metaReader) frames(yield func(payload []byte) bool) {
 // frame reads one frame; it is not ok if it was cut off.
 func (r *metaReader) frame() (payload []byte, ok bool) {
 	rest := r.b[r.at:]
-	h, ok := parseHeader(rest)
+	h, ok := parseMetaHeader(rest)
 	if ok && r.number == 0 {
 		r.stamp = h.stamp
 	}
@@ -561,7 +562,7 @@ func (r *metaReader) hasFrame(b []byte) bool {
 		if i < 0 {
 			return false
 		}
-		if _, ok := parseHeader(b[i:]); ok {
+		if _, ok := parseMetaHeader(b[i:]); ok {
 			return true
 		}
 		b = b[i+1:]
@@ -573,7 +574,7 @@ func (r *metaReader) hasFrame(b []byte) bool {
 func (r *metaReader) countCells(payload []byte) (n int) {
 	var last cellKey
 	for b := payload; len(b) > 0; n++ {
-		c, size, ok := parseCell(b)
+		c, size, ok := parseMetaCell(b)
 		switch order := last.compare(c.key); {
 		case !ok:
 			r.err = r.damaged("frame %d, cell %d: %d bytes left, expected %d", r.number, n, len(b), size)
@@ -592,15 +593,15 @@ func (r *metaReader) countCells(payload []byte) (n int) {
 	return n
 }
 
-// parseCell returns the cell at the start of b, and how many bytes it takes; it
-// is not ok if b has fewer.
-func parseCell(b []byte) (c cell, size int, ok bool) {
+// parseMetaCell returns the cell at the start of b, and how many bytes it takes;
+// it is not ok if b has fewer.
+func parseMetaCell(b []byte) (c cell, size int, ok bool) {
 	if len(b) < metaCell {
 		return c, metaCell, false
 	}
 	c.key = cellKey{kind: cellKind(b[0]), page: b[1], id: [20]byte(b[2:])}
 	length := binary.BigEndian.Uint32(b[22:])
-	if length == noValue {
+	if length == metaNoValue {
 		return c, metaCell, true
 	}
 	if size = metaCell + int(length); size > len(b) {
@@ -610,9 +611,9 @@ func parseCell(b []byte) (c cell, size int, ok bool) {
 	return c, size, true
 }
 
-func appendCells(cells []cell, payload []byte) []cell {
+func appendMetaCells(cells []cell, payload []byte) []cell {
 	for len(payload) > 0 {
-		c, size, _ := parseCell(payload) // countCells has checked it
+		c, size, _ := parseMetaCell(payload) // countCells has checked it
 		cells, payload = append(cells, c), payload[size:]
 	}
 	return cells

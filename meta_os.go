@@ -22,7 +22,7 @@ type metaFS interface {
 type metaDir interface {
 	mode() (fs.FileMode, error)
 	// lock keeps every other metaDir of the folder out until close, also those
-	// of this process; it fails with errInUse where it is kept out.
+	// of this process; it fails with errFolderInUse where it is kept out.
 	lock() error
 	// read returns a whole file; it fails if that has more bytes than most, or
 	// is no plain file.
@@ -43,7 +43,7 @@ type metaFile interface {
 	io.Closer
 }
 
-var errInUse = errors.New("in use by another node")
+var errFolderInUse = errors.New("in use by another node")
 
 const (
 	metaFolderPerm = 0o700
@@ -92,7 +92,7 @@ func (d *osDir) mode() (fs.FileMode, error) {
 }
 
 func (d *osDir) lock() (err error) {
-	d.unlock, err = lockFolder(d.root)
+	d.unlock, err = lockMetaFolder(d.root)
 	return err
 }
 
@@ -134,7 +134,7 @@ func (d *osDir) create(name string) (metaFile, error) {
 
 func (d *osDir) rename(from, to string) error { return d.root.Rename(from, to) }
 func (d *osDir) remove(name string) error     { return d.root.Remove(name) }
-func (d *osDir) sync() error                  { return syncFolder(d.self) }
+func (d *osDir) sync() error                  { return syncMetaFolder(d.self) }
 
 // syncParents goes all the way up: who made the folders may have died before it
 // synced them. A folder that may not be opened was made by somebody else.
@@ -148,7 +148,7 @@ func (d *osDir) syncParents() error {
 		if err != nil {
 			return err
 		}
-		err = syncFolder(parent)
+		err = syncMetaFolder(parent)
 		parent.Close()
 		if err != nil {
 			return err

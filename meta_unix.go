@@ -9,13 +9,13 @@ import (
 	"syscall"
 )
 
-const lockName = "lock"
+const metaLock = "lock"
 
-// lockFolder locks a file in the folder with flock, which the kernel undoes when
+// lockMetaFolder locks a file in the folder with flock, which the kernel undoes when
 // the process ends, however it ends. The file stays: were it removed, two could
 // hold locks on two files of that name.
-func lockFolder(root *os.Root) (unlock func() error, err error) {
-	file, err := root.OpenFile(lockName, os.O_RDWR|os.O_CREATE, metaFilePerm)
+func lockMetaFolder(root *os.Root) (unlock func() error, err error) {
+	file, err := root.OpenFile(metaLock, os.O_RDWR|os.O_CREATE, metaFilePerm)
 	if err != nil {
 		return nil, err
 	}
@@ -30,14 +30,14 @@ func lockFolder(root *os.Root) (unlock func() error, err error) {
 	}
 	file.Close()
 	if errors.Is(err, syscall.EWOULDBLOCK) {
-		return nil, errInUse
+		return nil, errFolderInUse
 	}
-	return nil, &fs.PathError{Op: "flock", Path: lockName, Err: err}
+	return nil, &fs.PathError{Op: "flock", Path: metaLock, Err: err}
 }
 
-// syncFolder syncs names. Some file systems, of the network mostly, know no sync
+// syncMetaFolder syncs names. Some file systems, of the network mostly, know no sync
 // of folders: there a name is safe at once, or there is no help.
-func syncFolder(folder *os.File) error {
+func syncMetaFolder(folder *os.File) error {
 	err := folder.Sync()
 	if errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENOTSUP) {
 		return nil
@@ -45,4 +45,4 @@ func syncFolder(folder *os.File) error {
 	return err
 }
 
-func openToAll(folder fs.FileMode) bool { return folder.Perm()&0o002 != 0 }
+func metaOpenToAll(folder fs.FileMode) bool { return folder.Perm()&0o002 != 0 }
