@@ -204,12 +204,10 @@ func (s *state) voteRefused(p *peer, c *candidacy, m *refuseMsg) {
 			}
 			s.wakeBy(c.raiseAt)
 		}
-	case refuseInSync:
+	default:
 		if len(m.Records) > 0 {
 			s.knowRecord(&m.Records[0])
 		}
-		c.asks[p.ID] = s.now + time.Duration(m.RetryIn)*time.Millisecond
-	default:
 		wait := time.Duration(m.RetryIn) * time.Millisecond
 		if mutated(mutNoRankAgain) {
 			wait = nt / 2
@@ -223,7 +221,7 @@ func (s *state) voteRefused(p *peer, c *candidacy, m *refuseMsg) {
 func (s *state) standTick(c *candidacy) {
 	nt := s.cfg.nodeTimeout
 	limit := 4 * nt
-	if c.why == whyForce {
+	if c.why == whyForce || c.why == whyConsent {
 		limit = nt / 2
 	}
 	switch {
@@ -278,7 +276,7 @@ func (s *state) standDue() (bool, why) {
 		return true, whySilence
 	case l != nil:
 		// A primary's own lease counts as the heartbeat it waits for.
-		return s.now-max(min(s.leaseUntil(), s.now), l.openedAt) >= nt/2, whySilence
+		return s.now-max(min(s.leasedUntil(l), s.now), l.openedAt) >= nt/2, whySilence
 	case s.table.primary(s.self.Shard) == s.id:
 		if mutated(mutNewNoStand) && s.table.shards[s.self.Shard].Number == 0 {
 			return false, 0
@@ -286,6 +284,15 @@ func (s *state) standDue() (bool, why) {
 		return true, whySilence // it has restarted, or nobody has voted on its shard yet
 	default:
 		return s.now-s.primary >= nt/2, whySilence
+	}
+}
+
+// leasedPrimaryHeard is called for every heartbeat of a primary of this shard
+// that holds its lease. A stand for its silence was no promise.
+func (s *state) leasedPrimaryHeard() {
+	s.primary = s.now
+	if c := s.stand; c != nil && c.why == whySilence && s.lead == nil {
+		s.withdraw()
 	}
 }
 
@@ -624,6 +631,12 @@ func (s *state) leaseUntil() time.Duration {
 	if l == nil || !l.opened || s.now < l.serveFrom {
 		return never
 	}
+	return s.leasedUntil(l)
+}
+
+// leasedUntil is until when no majority votes against this node. A winner by
+// FORCE is leased like any other, before it may acknowledge.
+func (s *state) leasedUntil(l *leadership) time.Duration {
 	if s.soleVoter() {
 		return forever
 	}

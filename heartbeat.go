@@ -88,7 +88,7 @@ func (s *state) beat(p *peer, askNow bool) {
 		if l.epoch.Unclean {
 			h.Flags |= beatUnclean
 		}
-		if s.leaseHeld() {
+		if s.now < s.leasedUntil(l) {
 			h.Flags |= beatLeased
 		}
 		if askNow && s.table.voters.has(p.ID) {
@@ -190,7 +190,7 @@ func (s *state) onHeartbeat(p *peer, from *sender, m *heartbeat) {
 	p.answered, p.given = false, 0
 	s.compareDigests(p, m)
 	if from.Shard == s.self.Shard && p.leased {
-		s.primary = s.now
+		s.leasedPrimaryHeard()
 	}
 	if m.Flags&beatAnswers != 0 {
 		s.onAnswer(p, m)
