@@ -336,7 +336,7 @@ type leadership struct {
 	mine     SlotSet      // may be served: opened, or staged in this epoch
 	fresh    []freshSlots // will be mine once their move is saved
 	late     SlotSet      // learnt late: to be named in a new stand
-	unproven SlotSet      // named, but no voter of a majority knows of the move
+	unproven SlotSet      // named, but no voter of a majority knows of the move, or one knows of a later one
 	gives    []*handOver
 	higher   uint64 // number promised to somebody else
 }
@@ -406,7 +406,7 @@ func newestRecord(grants map[NodeID]*grantMsg) *record {
 type repairs struct {
 	kept     acceptRuns // half-accepted moves that it completes
 	opened   moveRuns   // slots that it opens
-	unproven SlotSet    // of a move that no grant knows: hearsay, not opened
+	unproven SlotSet    // not opened: of a move that no grant knows, or with a later one
 }
 
 // repair is rule D4. Of a slot named at move m:
@@ -460,6 +460,7 @@ func (s *state) repair(c *candidacy) repairs {
 		b, keep := best[slot]
 		switch {
 		case left.Contains(slot):
+			r.unproven.Add(slot)
 		case keep:
 			r.kept.add(slot, accepted{b.shard, b.move, c.epoch})
 		case !proven.Contains(slot) && !c.shard.IsZero() && s.table.voters.Version.Forced == 0:

@@ -387,7 +387,7 @@ func TestWhichGrantsCount(t *testing.T) {
 // Per slot as named in the VOTE with move m: of the accepted moves m + 1 in the
 // grants the one of highest epoch is kept, unless a grant shows the slot opened
 // at m with an epoch above that acceptance's; an accepted move above m + 1
-// proves that the slot has left.
+// proves that the slot has left: neither kept nor opened, nor asked for again.
 func TestOpeningRepairsWhatItsPredecessorHalfDid(t *testing.T) {
 	const m = 5 // the named move of slot 7
 	type grant struct {
@@ -421,9 +421,9 @@ func TestOpeningRepairsWhatItsPredecessorHalfDid(t *testing.T) {
 		{"half accepted, and opened since at another move", []grant{{accepted: acc(b, m+1, 4), opened: opening{m + 1, epoch(5)}}, brought}, "kept for b by epoch 4"},
 		{"half accepted twice, the older one overruled", []grant{{accepted: acc(b, m+1, 4), opened: opening{m, epoch(5)}}, {accepted: acc(c, m+1, 6)}}, "kept for c by epoch 6"},
 
-		{"a later move accepted: it has left", []grant{{accepted: acc(b, m+2, 9)}, brought}, "neither"},
-		{"a later move accepted, and the next one", []grant{{accepted: acc(b, m+2, 9)}, {accepted: acc(c, m+1, 4)}}, "neither"},
-		{"a later move accepted, and opened since at the named one", []grant{{accepted: acc(b, m+2, 4), opened: opening{m, epoch(9)}}, brought}, "neither"},
+		{"a later move accepted: it has left", []grant{{accepted: acc(b, m+2, 9)}, brought}, "not proven"},
+		{"a later move accepted, and the next one", []grant{{accepted: acc(b, m+2, 9)}, {accepted: acc(c, m+1, 4)}}, "not proven"},
+		{"a later move accepted, and opened since at the named one", []grant{{accepted: acc(b, m+2, 4), opened: opening{m, epoch(9)}}, brought}, "not proven"},
 	} {
 		s := lone(t, 1)
 		s.table.setVoters(voterSet{Version: voterVersion{Number: 1}})

@@ -316,13 +316,17 @@ func (s *state) endGive(g *handOver, done bool, err *commandError) {
 		l.gives = slices.DeleteFunc(l.gives, func(x *handOver) bool { return x == g })
 	}
 	if !done && g.phase == giveStaging {
-		s.postTo(s.table.primary(g.to), &cancelStageMsg{Job: g.job, Giver: s.self.Shard, Epoch: s.lead.epoch})
+		s.cancelStage(g)
 	}
 	s.reassess = true
 	s.tell(jobTell{g.job, done})
 	if g.part != nil {
 		s.partDone(g.part, err)
 	}
+}
+
+func (s *state) cancelStage(g *handOver) {
+	s.postTo(s.table.primary(g.to), &cancelStageMsg{Job: g.job, Giver: s.self.Shard, Epoch: s.lead.epoch})
 }
 
 // giveEnded is for a primary that is deposed: what is under way is for its
@@ -342,7 +346,7 @@ func (s *state) giveEnded(g *handOver) {
 // settleGives is called when this node has won its shard again: the opening
 // has completed or overruled each MOVE that was under way.
 func (s *state) settleGives(l *leadership, m *recordMsg) {
-	kept := m.Kept.slots()
+	kept, opened := m.Kept.slots(), m.Opened.slots()
 	for _, g := range slices.Clone(l.gives) {
 		if g.phase != giveMoving {
 			continue
@@ -353,6 +357,9 @@ func (s *state) settleGives(l *leadership, m *recordMsg) {
 		case left.Empty():
 			s.endGive(g, true, nil)
 		case left == g.slots:
+			if left.Subtract(&opened); left.Empty() {
+				s.cancelStage(g) // its MOVE can never be completed
+			}
 			s.endGive(g, false, tryAgain("another vote came between, nothing has changed"))
 		default:
 			s.endGive(g, false, tryAgain("another vote came between: slots %s have not moved", left.String()))
@@ -601,7 +608,7 @@ func (s *state) confirmGone(p *peer, m *recordsMsg) {
 	c.asked[p.ID] = true
 	m.Votes.Accepted.each(func(slot Slot, a accepted) {
 		g, ok := s.gone[slot]
-		if !ok || a.move < g.move {
+		if !ok || a.move < g.move || a.move == g.move && a.shard != s.table.slots.at(slot).shard {
 			return
 		}
 		if c.accepted[slot]++; c.accepted[slot] >= s.table.voters.quorum() {
