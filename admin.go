@@ -116,7 +116,7 @@ func (a *admin) Reset(ctx context.Context, hard bool) error {
 // holdsKeys reports whether the store has any key.
 func (n *node) holdsKeys() bool {
 	for slot := range NumSlots {
-		if k, err := n.cfg.Store.Len(uint16(slot)); err == nil && k > 0 {
+		if n.engine.cell(Slot(slot)) != nil && n.engine.keys(Slot(slot)) > 0 {
 			return true
 		}
 	}

@@ -683,6 +683,9 @@ func (s *state) leadTick() {
 		s.wasLeased = held
 		s.reassess, s.viewDirty = true, true
 	}
+	if s.wasLeased {
+		s.wakeBy(s.leaseUntil()) // so that what this node says of itself is true
+	}
 	if l.serveFrom > s.now {
 		s.wakeBy(l.serveFrom)
 	}

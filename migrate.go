@@ -117,9 +117,20 @@ func (o *outgoing) waiting() int {
 	return o.bytes
 }
 
-// moveSlots hands slots that this node serves over to another node, group by
-// group. Groups that have moved stay moved when a later one fails.
+// moveSlots hands slots that this node serves over to another node, and waits
+// until every live member knows.
 func (n *node) moveSlots(ctx context.Context, slots SlotSet, to NodeID) error {
+	err := n.moveGroups(ctx, slots, to)
+	known := n.do(ctx, func(s *state, now time.Duration, id uint64) output { return s.announce(now, id, slots) })
+	if err == nil {
+		err = known
+	}
+	return err
+}
+
+// moveGroups moves group by group. Groups that have moved stay moved when a
+// later one fails.
+func (n *node) moveGroups(ctx context.Context, slots SlotSet, to NodeID) error {
 	var group SlotSet
 	flush := func() error {
 		if group.Empty() {
@@ -433,11 +444,7 @@ func (j *jobs) sendRest(ctx context.Context, o *outgoing, conn *dataConn, positi
 	}
 	end := dataEnd{job: o.job, position: position}
 	for slot := range o.slots.All() {
-		keys, err := j.n.cfg.Store.Len(uint16(slot))
-		if err != nil {
-			return err
-		}
-		end.sums = append(end.sums, slotSum{slot, uint64(keys), o.sums[slot]})
+		end.sums = append(end.sums, slotSum{slot, uint64(j.n.engine.keys(slot)), o.sums[slot]})
 	}
 	answer, err := conn.sendEnd(ctx, &end)
 	if err != nil {
@@ -487,9 +494,7 @@ func (j *jobs) freeze(t freezeTell) {
 	}
 	keys := false
 	for slot := range t.slots.All() {
-		if n, err := j.n.cfg.Store.Len(uint16(slot)); err != nil || n > 0 {
-			keys = true
-		}
+		keys = keys || j.n.engine.keys(slot) > 0
 	}
 	position := j.position.Add(1)
 	j.n.next = append(j.n.next, func(s *state, now time.Duration) output { return s.frozen(now, t.job, position, keys && t.inPlace) })
@@ -584,6 +589,7 @@ func (j *jobs) receive(s *dataServer, p *dataPiece) {
 		return
 	}
 	in.sums[p.slot] = sumOps(in.sums[p.slot], p.ops)
+	j.n.engine.sweeper.noteExpiry(p.ops)
 	if err := j.n.cfg.Store.Apply(uint16(p.slot), p.ops); err != nil {
 		in.refuse("slot %d: %v", p.slot, err)
 	}
@@ -630,10 +636,8 @@ func (j *jobs) compare(in *incoming, d *dataEnd) string {
 		return fmt.Sprintf("sums of %d slots, expected %d", len(d.sums), in.slots.Len())
 	}
 	for _, s := range d.sums {
-		keys, err := j.n.cfg.Store.Len(uint16(s.slot))
+		keys := j.n.engine.keys(s.slot)
 		switch {
-		case err != nil:
-			return err.Error()
 		case !in.slots.Contains(s.slot) || in.sums[s.slot] != s.sum || uint64(keys) != s.keys:
 			return fmt.Sprintf("slot %d has %d keys here, expected %d, or its sum differs", s.slot, keys, s.keys)
 		}

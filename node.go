@@ -90,8 +90,8 @@ type node struct {
 	held        []send
 	told        []tell
 	applied     serving
-	holdEnd     chan struct{}                              // closed when the slots on hold are not any more
-	ended       []chan struct{}                            // to be closed
+	holding     *hold                                      // of the slots that are on hold; nil: none are
+	ended       []*hold                                    // to be ended
 	next        []func(s *state, now time.Duration) output // steps that a tell has led to
 	replies     map[uint64]chan *commandError
 	nextCall    uint64
@@ -144,6 +144,9 @@ func (n *node) open() error {
 			return err
 		}
 		n.meta, cells = m, saved
+		if m.cut > 0 {
+			n.cfg.Logger.Warn("a write was cut short when the node last ended: its end has been dropped", "dir", n.cfg.Dir, "bytes", m.cut)
+		}
 	}
 	if err := n.listen(); err != nil {
 		return err
@@ -206,6 +209,7 @@ func (n *node) start() {
 		c := &n.cfg.Commands[i]
 		n.engine.commands[c.Name] = c
 	}
+	n.engine.sweeper.e, n.engine.sweeper.begin = &n.engine, make(chan struct{})
 	n.engine.setLease(0, never)
 	n.client = Client{n: n}
 	n.links = newLinks(n, n.ctx)
@@ -224,6 +228,7 @@ func (n *node) start() {
 	if n.listener != nil {
 		n.wg.Go(func() { n.links.accept(n.listener) })
 	}
+	n.wg.Go(func() { n.engine.sweeper.run(n.ctx) })
 }
 
 // run is the only goroutine that touches the core.
@@ -231,6 +236,7 @@ func (n *node) run(booted chan struct{}) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	n.apply(n.core.boot(n.now()))
+	n.apply(n.core.tick(n.now())) // a node alone without a Dir serves from here on
 	close(booted)
 	var saved <-chan struct{}
 	if n.saver != nil {
@@ -278,7 +284,9 @@ func (n *node) apply(out output) {
 	for _, s := range out.saves {
 		n.saver.save(s)
 	}
-	n.who.Store(n.core.who)
+	if n.core.identity <= n.core.savedSeq {
+		n.who.Store(n.core.who) // not before it is saved
+	}
 	on := n.stopServing()
 	n.held = n.sendReady(append(n.held, out.sends...))
 	n.told = append(n.told, out.tells...)
@@ -359,17 +367,28 @@ func (n *node) stopServing() (on SlotSet) {
 	gone.Union(&n.applied.hold)
 	gone.Subtract(&s.slots)
 	gone.Subtract(&s.hold)
-	n.ended = append(n.ended, n.holdEnd)
-	if n.holdEnd = nil; !s.hold.Empty() {
-		n.holdEnd = make(chan struct{})
+	if n.holding != nil {
+		n.ended = append(n.ended, n.holding)
+	}
+	if n.holding = nil; !s.hold.Empty() {
+		n.holding = &hold{over: make(chan struct{}), limit: n.holdLimit()}
 	}
 	n.engine.setServing(&gone, false, nil)
-	n.engine.setServing(&s.hold, false, n.holdEnd)
+	n.engine.setServing(&s.hold, false, n.holding)
 	on = s.slots
 	on.Subtract(&n.applied.slots)
 	on.Union(n.reopened(s))
 	n.applied = *s
 	return on
+}
+
+// holdLimit is how long requests wait for slots on hold: a quarter of a
+// NodeTimeout while the shard is being opened, a whole one for a hand-over.
+func (n *node) holdLimit() time.Duration {
+	if l := n.core.lead; l != nil && !l.opened {
+		return n.cfg.NodeTimeout / 4
+	}
+	return n.cfg.NodeTimeout
 }
 
 // reopened is the slots that were on hold and are served again.
@@ -385,10 +404,8 @@ func (n *node) startServing(on SlotSet) {
 		n.jobs.served(&on, &n.core.table)
 		n.engine.setServing(&on, true, nil)
 	}
-	for _, c := range n.ended {
-		if c != nil {
-			close(c) // whoever waited looks again
-		}
+	for _, h := range n.ended {
+		close(h.over) // whoever waited looks again
 	}
 	n.ended = n.ended[:0]
 }
@@ -430,8 +447,8 @@ func (n *node) post(ctx context.Context, call func(s *state, now time.Duration) 
 
 // failReplies ends what waits for the run loop.
 func (n *node) failReplies() {
-	if n.holdEnd != nil {
-		close(n.holdEnd)
+	if n.holding != nil {
+		close(n.holding.over)
 	}
 	for id, c := range n.replies {
 		delete(n.replies, id)
@@ -521,6 +538,9 @@ func (n *node) Execute(ctx context.Context, r Request, f func(*Tx) error) error 
 // Ready implements Node.
 func (n *node) Ready(ctx context.Context) error {
 	for {
+		if n.engine.closed.Load() {
+			return ErrClosed
+		}
 		changed := n.changed.wait()
 		v := n.engine.view.Load()
 		if v.ready {

@@ -121,6 +121,15 @@ func hasBeenForgotten() *commandError {
 	return clusterDown("this node has been forgotten by its cluster")
 }
 
+// announce tells all who owns these slots, and answers when every live member
+// has heard it.
+func (s *state) announce(now time.Duration, id uint64, slots SlotSet) output {
+	s.begin(now)
+	s.pending.slots.Union(&slots)
+	s.replyOncePushed(id)
+	return s.end()
+}
+
 // slotsCommand checks every slot before it changes any.
 func (s *state) slotsCommand(id uint64, slots SlotSet, to ShardID, check func(Slot) *commandError) {
 	if s.self.State == forgotten {

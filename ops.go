@@ -47,16 +47,16 @@ func (e *engine) runGet(ctx context.Context, q *request, wait bool) ([]byte, boo
 	}
 	slot := KeySlot(key)
 	for {
-		value, found, served, hold, err := e.get(slot, key)
+		value, found, served, h, err := e.get(slot, key)
 		switch {
 		case served && err == nil && !found:
 			return nil, true, ErrNotFound
 		case served:
 			return value, false, err
-		case !wait && hold != nil:
+		case !wait && h != nil:
 			return nil, false, errWouldWait
 		}
-		if err := e.notServed(ctx, slot, hold); err != nil {
+		if err := e.notServed(ctx, slot, h); err != nil {
 			return nil, false, err
 		}
 	}

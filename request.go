@@ -195,6 +195,7 @@ const (
 	statusInvalid
 	statusRefused
 	statusClosed
+	statusInTx
 	statusOther
 	numStatuses
 )
@@ -202,7 +203,7 @@ const (
 // statusErrors are the sentinels behind the statuses that have one.
 var statusErrors = [numStatuses]error{statusNotFound: ErrNotFound, statusTryAgain: ErrTryAgain, statusDown: ErrClusterDown,
 	statusUnknownCommand: ErrUnknownCommand, statusTooLarge: ErrTooLarge, statusCrossSlot: ErrCrossSlot, statusReadOnly: ErrReadOnly,
-	statusConflict: ErrConflict, statusInvalid: ErrInvalid, statusRefused: ErrRefused, statusClosed: ErrClosed}
+	statusConflict: ErrConflict, statusInvalid: ErrInvalid, statusRefused: ErrRefused, statusClosed: ErrClosed, statusInTx: ErrInTx}
 
 // response is the answer to a request.
 type response struct {

@@ -277,7 +277,7 @@ func (s *state) assess() {
 	switch l := s.lead; {
 	case s.broken != nil || s.self.State == forgotten:
 	case s.cluster.IsZero():
-		if e := s.table.shards[s.self.Shard]; e.Node == s.id {
+		if ok, _ := s.clusterState(); ok && s.table.primary(s.self.Shard) == s.id {
 			slots = s.table.slotsOf(s.self.Shard)
 		}
 	case l == nil:

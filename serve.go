@@ -27,13 +27,14 @@ type engine struct {
 	commands map[string]*Command
 	maxKey   int
 	maxValue int
-	timeout  time.Duration // NodeTimeout: the longest wait for a slot that is on hold
+	timeout  time.Duration // NodeTimeout
 
 	lease   atomic.Pointer[leaseView]
 	view    atomic.Pointer[view]
 	closed  atomic.Bool
 	cells   [NumSlots / cellPageSlots]atomic.Pointer[cellPage]
 	waiters atomic.Int64
+	sweeper sweeper
 	events  func(Event)
 }
 
@@ -49,9 +50,16 @@ type cellPage [cellPageSlots]slotCell
 type slotCell struct {
 	mu      sync.RWMutex
 	serving bool
-	hold    chan struct{} // requests wait until it is closed; nil: none do
-	copying *outgoing     // the hand-over that takes a copy of each effect; nil: none
-	staging uint64        // job whose data comes in here; 0: none
+	hold    *hold     // requests wait for its end; nil: none do
+	copying *outgoing // the hand-over that takes a copy of each effect; nil: none
+	staging uint64    // job whose data comes in here; 0: none
+}
+
+// hold is what requests wait for: the end of a freeze or of an opening, or room
+// for more effects.
+type hold struct {
+	over  chan struct{}
+	limit time.Duration
 }
 
 // leaseView is the lease as requests see it.
@@ -74,6 +82,19 @@ func (e *engine) makeCell(slot Slot) *slotCell {
 		at.CompareAndSwap(nil, new(cellPage))
 	}
 	return e.cell(slot)
+}
+
+// keys is the number of keys in a slot, whoever serves it. A store that cannot
+// say counts as not empty.
+func (e *engine) keys(slot Slot) int {
+	c := e.makeCell(slot)
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	n, err := e.store.Len(uint16(slot))
+	if err != nil {
+		return 1
+	}
+	return n
 }
 
 // now is the node's clock.
@@ -136,32 +157,32 @@ func (e *engine) elsewhere(slot Slot) error {
 }
 
 // await waits until a slot is not on hold any more.
-func (e *engine) await(ctx context.Context, slot Slot, hold chan struct{}) error {
+func (e *engine) await(ctx context.Context, slot Slot, h *hold) error {
 	if e.waiters.Add(1) > waitersMax {
 		e.waiters.Add(-1)
 		return fmt.Errorf("%w: %d requests wait already", ErrTryAgain, waitersMax)
 	}
 	defer e.waiters.Add(-1)
-	t := time.NewTimer(e.timeout)
+	t := time.NewTimer(h.limit)
 	defer t.Stop()
 	select {
-	case <-hold:
+	case <-h.over:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-t.C:
-		return fmt.Errorf("%w: slot %d has been on hold for %v", ErrClusterDown, slot, e.timeout)
+		return fmt.Errorf("%w: slot %d has been on hold for %v", ErrClusterDown, slot, h.limit)
 	}
 }
 
 // notServed is what to do with a request whose slot was not served when it
 // looked: wait and look again (nil), or an error that says where to go.
-func (e *engine) notServed(ctx context.Context, slot Slot, hold chan struct{}) error {
+func (e *engine) notServed(ctx context.Context, slot Slot, h *hold) error {
 	switch {
 	case e.closed.Load():
 		return ErrClosed
-	case hold != nil:
-		return e.await(ctx, slot, hold)
+	case h != nil:
+		return e.await(ctx, slot, h)
 	default:
 		return e.elsewhere(slot)
 	}
@@ -171,8 +192,8 @@ func (e *engine) notServed(ctx context.Context, slot Slot, hold chan struct{}) e
 
 // get reads a plain key. It is the path of a local Client.Get: no closure, no
 // Tx, nothing deferred, nothing allocated. served is false where the slot is not
-// served here now: then hold may be waited for.
-func (e *engine) get(slot Slot, key string) (value []byte, found, served bool, hold chan struct{}, err error) {
+// served here now: then h may be waited for.
+func (e *engine) get(slot Slot, key string) (value []byte, found, served bool, h *hold, err error) {
 	l := e.lease.Load()
 	c := e.cell(slot)
 	if c == nil {
@@ -180,9 +201,9 @@ func (e *engine) get(slot Slot, key string) (value []byte, found, served bool, h
 	}
 	c.mu.RLock()
 	if !c.serving {
-		hold = c.hold
+		h = c.hold
 		c.mu.RUnlock()
-		return nil, false, false, hold, nil
+		return nil, false, false, h, nil
 	}
 	entry, found, err := e.store.Get(uint16(slot), key, "")
 	if found && entry.ExpireAt != 0 && entry.ExpireAt <= time.Now().UnixMilli() {
@@ -221,21 +242,21 @@ func (e *engine) execute(ctx context.Context, r *Request, f func(*Tx) error, wai
 			}
 			continue
 		}
-		done, ran, hold, err := e.try(ctx, c, slot, r, f)
+		done, ran, h, err := e.try(ctx, c, slot, r, f)
 		if done {
 			return ran, err
 		}
-		if hold != nil && !wait {
+		if h != nil && !wait {
 			return false, errWouldWait
 		}
-		if err := e.notServed(ctx, slot, hold); err != nil {
+		if err := e.notServed(ctx, slot, h); err != nil {
 			return false, err
 		}
 	}
 }
 
 // try runs f if the slot is served now.
-func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, r *Request, f func(*Tx) error) (done, ran bool, hold chan struct{}, err error) {
+func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, r *Request, f func(*Tx) error) (done, ran bool, h *hold, err error) {
 	l := e.lease.Load()
 	if !e.held(l) && !e.onHold(c) {
 		return true, false, nil, e.notServedOr(errLeaseOver, slot)
@@ -252,7 +273,7 @@ func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, r *Request, f 
 	}
 	if c.copying != nil && !r.ReadOnly {
 		if full := c.copying.full(); full != nil {
-			return false, false, full, nil // the copy has to catch up first
+			return false, false, &hold{full, e.timeout}, nil // the copy has to catch up first
 		}
 	}
 	tx := Tx{ctx: ctx, e: e, slot: slot, readOnly: r.ReadOnly}
@@ -263,6 +284,7 @@ func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, r *Request, f 
 		if err := e.store.Apply(uint16(slot), tx.ops); err != nil {
 			return true, false, nil, err
 		}
+		e.sweeper.noteExpiry(tx.ops)
 		if c.copying != nil {
 			c.copying.effects(slot, tx.ops)
 		}
@@ -323,12 +345,12 @@ func (e *engine) setLease(reign uint64, until time.Duration) {
 }
 
 // setServing lets requests into slots, or keeps them out; there they wait if
-// hold is not nil.
-func (e *engine) setServing(slots *SlotSet, on bool, hold chan struct{}) {
+// h is not nil.
+func (e *engine) setServing(slots *SlotSet, on bool, h *hold) {
 	for slot := range slots.All() {
 		c := e.makeCell(slot)
 		c.mu.Lock()
-		c.serving, c.hold = on, hold
+		c.serving, c.hold = on, h
 		c.mu.Unlock()
 	}
 }

@@ -574,8 +574,11 @@ func (s *state) dispatch(p *peer, from *sender, m message) {
 // sayWho renews what this node's side of a handshake says.
 func (s *state) sayWho() {
 	e := &s.self.peerEntry
-	s.who = &sender{ID: s.id, Key: s.key, Cluster: s.cluster, Incarnation: s.cfg.incarnation,
+	who := sender{ID: s.id, Key: s.key, Cluster: s.cluster, Incarnation: s.cfg.incarnation,
 		Starts: e.Starts, Facts: e.Facts, Addr: e.Addr, ClientAddr: e.ClientAddr, Host: e.Host, Shard: e.Shard}
+	if s.who == nil || *s.who != who {
+		s.who = &who
+	}
 }
 
 // post sends m to a peer, or to this node itself.
