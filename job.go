@@ -48,7 +48,6 @@ type moveBallot struct {
 	voters  uint64
 	accepts map[NodeID]bool
 	again   time.Duration
-	sent    bool
 }
 
 // heldStage is a stage that this node, as the target's primary, has been shown.
@@ -199,7 +198,7 @@ func (s *state) sendMove(b *moveBallot) {
 	if b.voters != s.table.voters.ID || b.accepts == nil {
 		b.voters, b.accepts = s.table.voters.ID, map[NodeID]bool{}
 	}
-	b.again, b.sent = s.now+s.cfg.nodeTimeout/10, true
+	b.again = s.now + s.cfg.nodeTimeout/10
 	s.wakeBy(b.again)
 	m := &moveMsg{Voters: s.table.voters.Version, Shard: b.shard, Epoch: b.epoch, Ballot: b.id, Slots: b.slots}
 	for _, v := range s.table.voters.Members {

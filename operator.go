@@ -318,6 +318,7 @@ type operation struct {
 	stand     *candidacy
 	recording *recording
 	move      *moveBallot
+	sent      bool // a MOVE is out, of this attempt or one before
 	until     time.Duration
 }
 
@@ -357,12 +358,18 @@ func (s *state) tookShard(r *recording) {
 	s.decided(op.part.from, &r.msg.Kept)
 	var moves moveRuns
 	for slot := range op.part.slots.All() {
-		e := s.table.slots.at(slot)
-		if e.shard != op.part.from {
+		switch e := s.table.slots.at(slot); e.shard {
+		case op.part.from:
+			moves.add(slot, e.move+1)
+		case op.part.to: // by a MOVE of an attempt before
+		default:
 			s.endOperation(op, invalid("Slot %d is already busy", slot))
 			return
 		}
-		moves.add(slot, e.move+1)
+	}
+	if len(moves) == 0 {
+		s.endOperation(op, nil)
+		return
 	}
 	if !op.part.to.IsZero() {
 		if s.lead == nil || !s.lead.opened {
@@ -371,7 +378,7 @@ func (s *state) tookShard(r *recording) {
 		}
 		s.holdOwn(op, moves, r.msg.Record.Epoch)
 	}
-	op.move = s.newMove(op.part.from, r.msg.Record.Epoch, moves, op.part.to)
+	op.move, op.sent = s.newMove(op.part.from, r.msg.Record.Epoch, moves, op.part.to), true
 	s.sendMove(op.move)
 }
 
@@ -444,7 +451,7 @@ func (s *state) operationsTick() {
 }
 
 func (s *state) timeOut(op *operation) {
-	if op.move != nil && op.move.sent {
+	if op.sent {
 		s.endOperation(op, mayHappen("no majority of the voters has answered"))
 	} else {
 		s.endOperation(op, clusterDown("no majority of the voters has answered, nothing has changed"))
@@ -466,7 +473,11 @@ func (s *state) abandon(err *commandError) {
 		s.endForward(s.forwards[id], err)
 	}
 	for _, op := range slices.Clone(s.ops) {
-		s.endOperation(op, err)
+		if op.sent {
+			s.endOperation(op, mayHappen("%s", err.Text))
+		} else {
+			s.endOperation(op, err)
+		}
 	}
 	s.pending, s.forwarded = pendingPush{}, map[forwardKey]*slotPart{}
 }
