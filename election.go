@@ -268,6 +268,8 @@ func (s *state) standDue() (bool, why) {
 		return false, 0
 	case l != nil && !l.opened:
 		return l.higher > l.epoch.Number, whySilence
+	case l != nil && l.void:
+		return true, whySilence
 	case l != nil && l.higher > l.epoch.Number:
 		return true, whySilence // somebody has been promised more: win it back at once
 	case l != nil && l.late.Len() > 0:
@@ -322,6 +324,7 @@ type leadership struct {
 	n           uint64 // of the last accepted record
 	inSync      []incarnate
 	opened      bool
+	void        bool // won under voters that an operator has replaced: to be won again
 	openedAt    time.Duration
 	claimedFrom time.Duration // heartbeats sent from then on claim this epoch
 	serveFrom   time.Duration // after a win by FORCE, other leases may run until then
@@ -347,7 +350,7 @@ type freshSlots struct {
 }
 
 // claims reports whether heartbeats claim the shard and ask for a lease.
-func (l *leadership) claims() bool { return l.opened }
+func (l *leadership) claims() bool { return l.opened && !l.void }
 
 // recording is a RECORD under way.
 type recording struct {
@@ -675,8 +678,10 @@ func (s *state) leadTick() {
 			s.wakeBy(r.again)
 		}
 	}
-	if l.opened {
+	if l.claims() {
 		s.leaseSelf(l)
+	}
+	if l.opened {
 		s.giveTick(l)
 	}
 	if held := s.leaseHeld(); held != s.wasLeased {
@@ -707,6 +712,24 @@ func (s *state) leaseSelf(l *leadership) {
 		s.repeatRecord(s.self)
 	case h.Lease > 0:
 		s.gotLease(s.id, s.now, h.Lease)
+	}
+}
+
+// standAnew makes this node win again what it has won under other voters than
+// those that an operator has imposed, who need not know of it: not even to
+// repeat a RECORD or a MOVE to them would be right.
+func (s *state) standAnew() {
+	switch l := s.lead; {
+	case l == nil:
+	case l.opened:
+		l.void = true
+	default:
+		s.lead = nil
+	}
+	for _, op := range s.ops {
+		if op.stand == nil {
+			s.retake(op)
+		}
 	}
 }
 

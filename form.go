@@ -373,7 +373,7 @@ func (s *state) leadAsFormed(v *startValue, savedAt time.Duration) {
 		return
 	}
 	e := v.Shards[i].Epoch
-	l := &leadership{epoch: e, opened: true, openedAt: s.now, claimedFrom: s.now, leases: map[NodeID]time.Duration{},
+	l := &leadership{epoch: e, opened: true, void: s.table.voters.Version.Forced > 0, openedAt: s.now, claimedFrom: s.now, leases: map[NodeID]time.Duration{},
 		inSync: []incarnate{{s.id, s.cfg.incarnation}}, leaseEnd: savedAt + s.cfg.nodeTimeout*9/10}
 	if mutated(mutFormNoLease) {
 		l.leaseEnd = never

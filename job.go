@@ -291,7 +291,9 @@ func (s *state) giveTick(l *leadership) {
 	for _, g := range slices.Clone(l.gives) {
 		switch {
 		case g.phase == giveMoving:
-			s.moveTick(g.ballot)
+			if !l.void {
+				s.moveTick(g.ballot)
+			}
 			if g.part != nil && s.now >= g.until {
 				s.partDone(g.part, mayHappen("no majority of the voters has answered"))
 				g.part = nil

@@ -328,6 +328,9 @@ func (s *state) onStarted(p *peer, m *startedMsg) {
 // setVoters puts a newer set of voters in force.
 func (s *state) setVoters(v voterSet, mode pushMode) {
 	v.Members = slices.Clone(v.Members)
+	if v.Version.Forced > s.table.voters.Version.Forced {
+		s.standAnew()
+	}
 	s.table.setVoters(v)
 	s.mark(cellKey{kind: cellVoters})
 	if mode == pushChange {
@@ -490,7 +493,7 @@ func (s *state) wantedOf(now []member, alive func(*peer) bool) []member {
 	}
 	for _, owners := range []bool{true, false} {
 		for _, p := range s.peers.ordered {
-			if len(w.list) < s.cfg.maxVoters && p.State == present && alive(p) && s.leadsSlots(p) == owners {
+			if p.State == present && alive(p) && s.leadsSlots(p) == owners {
 				w.take(p)
 			}
 		}
@@ -509,9 +512,9 @@ type wanting struct {
 	hosts map[string]bool
 }
 
-// take adds p if its host has no vote yet.
+// take adds p if its host has no vote yet and there is room.
 func (w *wanting) take(p *peer) bool {
-	if w.hosts[p.Host] {
+	if w.hosts[p.Host] || len(w.list) >= w.s.cfg.maxVoters {
 		return false
 	}
 	w.hosts[p.Host] = true
