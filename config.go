@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/bits"
+	"slices"
 	"strings"
 	"time"
 
@@ -172,7 +173,7 @@ func (c *Config) validate() error {
 }
 
 func (c *Config) validateAddrs(bad func(field string, value any, expected string, args ...any)) (errs []error) {
-	_, tcp := c.Transport.(transport.TCP)
+	tcp := isTCP(c.Transport)
 	check := func(field, addr string, check func(string) error) {
 		if err := check(addr); err != nil && tcp {
 			errs = append(errs, fmt.Errorf("slotmesh: Config.%s: %w", field, err))
@@ -217,7 +218,7 @@ func (c *Config) formNumbers() formNumbers {
 		return formNumbers{}
 	}
 	h := uint64(0)
-	for _, s := range c.Seeds {
+	for _, s := range slices.Sorted(slices.Values(c.Seeds)) {
 		for i := range len(s) {
 			h = hashUint(h, uint64(s[i]))
 		}

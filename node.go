@@ -190,8 +190,11 @@ func (n *node) listen() error {
 }
 
 func isTCP(t Transport) bool {
-	_, tcp := t.(transport.TCP)
-	return tcp
+	switch t.(type) {
+	case transport.TCP, *transport.TCP:
+		return true
+	}
+	return false
 }
 
 func random64() uint64 {
