@@ -192,7 +192,7 @@ func (c *Client) check(ctx context.Context, q *request, key string) error {
 			return tooLong("argument", len(a), e.maxValue)
 		}
 	}
-	if limit := e.maxKey + 2*e.maxValue; total > limit {
+	if limit := e.maxKey + txBytesPer*e.maxValue; total > limit {
 		return tooLong("arguments", total, limit)
 	}
 	return nil

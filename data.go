@@ -317,11 +317,15 @@ func (c *dataConn) end(err error) {
 
 // ---- the answering side
 
+// bulkOverhead is what the most arguments of a request, or the most ops of a
+// piece, add to their bytes.
+const bulkOverhead = 2 << 20
+
 // requestLimits and replyLimits bound the frames of a data connection.
 func (n *node) requestLimits(kind byte) int {
 	switch kind {
 	case frameRequest, frameData:
-		return n.cfg.MaxKey + 2*n.cfg.MaxValue + 64<<10
+		return n.cfg.MaxKey + txBytesPer*n.cfg.MaxValue + bulkOverhead
 	case frameDataBegin, frameDataEnd:
 		return 1 << 20
 	default:

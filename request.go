@@ -9,8 +9,10 @@ import (
 )
 
 // Requests between nodes, and the data of hand-overs: frames of bulk data,
-// length-prefixed binary. Numbers are unsigned varints, texts and values a
-// length and their bytes.
+// length-prefixed binary. Numbers are unsigned varints of the fewest bytes,
+// texts and values a length and their bytes. What becomes a Go value of a fixed
+// size, as an argument or an op does, is padded with zeros to a quarter of that
+// size: so no frame makes its reader allocate more than four times what came in.
 
 const (
 	frameRequest byte = firstBulkKind + iota
@@ -55,8 +57,10 @@ type request struct {
 	shared bool // the arguments share the memory of a frame
 }
 
-// requestArgsMax bounds the arguments of a request; one with more is refused.
-const requestArgsMax = 1 << 16
+const (
+	requestArgsMax = 1 << 16 // arguments of a request; one with more is refused
+	argBytesMin    = 6       // an argument on the wire: a slice header is 24 bytes
+)
 
 func (r *request) append(b []byte) []byte {
 	b = binary.AppendUvarint(b, r.id)
@@ -65,7 +69,8 @@ func (r *request) append(b []byte) []byte {
 	b = appendText(b, r.name)
 	b = binary.AppendUvarint(b, uint64(len(r.args)))
 	for _, a := range r.args {
-		b = appendText(b, a)
+		start := len(b)
+		b = pad(appendText(b, a), start, argBytesMin)
 	}
 	return b
 }
@@ -74,7 +79,7 @@ func (r *request) append(b []byte) []byte {
 func (r *request) size() int {
 	n := 32 + len(r.name)
 	for _, a := range r.args {
-		n += len(a) + 5
+		n += len(a) + argBytesMin
 	}
 	return n
 }
@@ -84,17 +89,25 @@ func appendText[T string | []byte](b []byte, text T) []byte {
 	return append(b, text...)
 }
 
+// pad appends zeros to what began at start, until it has size bytes.
+func pad(b []byte, start, size int) []byte {
+	for len(b)-start < size {
+		b = append(b, 0)
+	}
+	return b
+}
+
 // bulkReader reads the fields of a bulk frame. The first error sticks.
 type bulkReader struct {
 	b   []byte
 	err error
 }
 
-var errBulk = errors.New("slotmesh: bulk frame is cut short")
+var errBulk = errors.New("slotmesh: bulk frame is cut short, or not as nodes write it")
 
 func (r *bulkReader) uint() uint64 {
 	v, n := binary.Uvarint(r.b)
-	if n <= 0 {
+	if n <= 0 || n > 1 && r.b[n-1] == 0 {
 		r.fail()
 		return 0
 	}
@@ -121,6 +134,25 @@ func (r *bulkReader) bytes() []byte {
 	}
 	v := r.b[:n:n]
 	r.b = r.b[n:]
+	return v
+}
+
+// unpad skips what pad appended to what began with rest left to read.
+func (r *bulkReader) unpad(rest, size int) {
+	for r.err == nil && rest-len(r.b) < size {
+		if r.byte() != 0 {
+			r.fail()
+		}
+	}
+}
+
+func (r *bulkReader) fixed() uint64 {
+	if len(r.b) < 8 {
+		r.fail()
+		return 0
+	}
+	v := binary.LittleEndian.Uint64(r.b)
+	r.b = r.b[8:]
 	return v
 }
 
@@ -161,10 +193,12 @@ func (r *bulkReader) done() error {
 func decodeRequest(payload []byte) (*request, error) {
 	r := bulkReader{b: payload}
 	q := &request{shared: true, id: r.uint(), op: requestOp(r.byte()), slot: r.slot(), name: string(r.bytes())}
-	if n := r.count(1, requestArgsMax); n > 0 {
+	if n := r.count(argBytesMin, requestArgsMax); n > 0 {
 		q.args = make([][]byte, n)
 		for i := range q.args {
+			rest := len(r.b)
 			q.args[i] = r.bytes()
+			r.unpad(rest, argBytesMin)
 		}
 	}
 	if err := r.done(); err != nil {
@@ -316,6 +350,9 @@ func decodeDataBegin(payload []byte) (job uint64, slots SlotSet, err error) {
 		return 0, SlotSet{}, err
 	}
 	slots, err = ParseSlotSet(text)
+	if err == nil && slots.String() != text {
+		err = fmt.Errorf("slotmesh: slots %q, expected %q", text, slots.String())
+	}
 	return job, slots, err
 }
 
@@ -346,31 +383,37 @@ func appendPiece(b []byte, job uint64, slot Slot, ops []store.Op) []byte {
 	b = binary.AppendUvarint(b, uint64(slot))
 	b = binary.AppendUvarint(b, uint64(len(ops)))
 	for i := range ops {
-		o := &ops[i]
+		o, start := &ops[i], len(b)
 		b = append(b, byte(o.Code), o.Kind)
 		b = appendText(b, o.Key)
 		b = appendText(b, o.Field)
 		b = appendText(b, o.Value)
-		b = binary.AppendUvarint(b, uint64(o.ExpireAt))
+		b = binary.LittleEndian.AppendUint64(b, uint64(o.ExpireAt))
+		b = pad(b, start, opBytesMin)
 	}
 	return b
 }
 
-// pieceOpsMax bounds the ops of one piece; one with more is refused.
-const pieceOpsMax = maxTxOps
+const (
+	pieceOpsMax = maxTxOps // ops of a piece; one with more is refused
+	opBytesMin  = 24       // an op on the wire: in memory it is 72 bytes and its texts
+)
 
 // decodePiece reads a piece. Its texts and values are copies: the store keeps
 // them.
 func decodePiece(payload []byte) (*dataPiece, error) {
 	r := bulkReader{b: payload}
 	p := &dataPiece{job: r.uint(), slot: r.slot()}
-	n := r.count(6, pieceOpsMax)
+	n := r.count(opBytesMin, pieceOpsMax)
+	p.ops = make([]store.Op, 0, n)
 	for range n {
+		rest := len(r.b)
 		o := store.Op{Code: store.OpCode(r.byte()), Kind: r.byte(), Key: string(r.bytes()), Field: string(r.bytes())}
 		if v := r.bytes(); len(v) > 0 {
-			o.Value = append([]byte(nil), v...)
+			o.Value = append(make([]byte, 0, len(v)), v...)
 		}
-		o.ExpireAt = int64(r.uint())
+		o.ExpireAt = int64(r.fixed())
+		r.unpad(rest, opBytesMin)
 		if r.err != nil {
 			break
 		}
@@ -411,12 +454,10 @@ func (d *dataEnd) append(b []byte) []byte {
 func decodeDataEnd(payload []byte) (*dataEnd, error) {
 	r := bulkReader{b: payload}
 	d := &dataEnd{job: r.uint(), position: r.uint()}
-	for range r.count(10, NumSlots) {
-		s := slotSum{slot: r.slot(), keys: r.uint()}
-		for i := range 8 {
-			s.sum |= uint64(r.byte()) << (8 * i)
-		}
-		d.sums = append(d.sums, s)
+	n := r.count(10, NumSlots)
+	d.sums = make([]slotSum, n)
+	for i := range d.sums {
+		d.sums[i] = slotSum{slot: r.slot(), keys: r.uint(), sum: r.fixed()}
 	}
 	return d, r.done()
 }
