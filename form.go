@@ -36,9 +36,23 @@ type queuedCommand struct {
 
 func (s *state) byNumber() bool { return s.cfg.form != formNumbers{} }
 
+// onceDecided runs a command that changes slots or roles: at once, or, where
+// this node holds a START, when that is decided or dead.
+func (s *state) onceDecided(id uint64, run func()) {
+	switch {
+	case !s.form.holds():
+		run()
+	case len(s.form.queued) >= commandsMax:
+		s.reply(id, tryAgain("%d commands are under way, which is the limit", commandsMax))
+	default:
+		s.form.queued = append(s.form.queued, queuedCommand{id, s.now + s.cfg.nodeTimeout, run})
+		s.wakeBy(s.now + s.cfg.nodeTimeout)
+	}
+}
+
 // assignUnformed changes slots by Redis's own rule: at once, and told to all.
 func (s *state) assignUnformed(id uint64, slots SlotSet, to ShardID) {
-	run := func() {
+	s.onceDecided(id, func() {
 		if !s.cluster.IsZero() {
 			s.startCommand(id, slots, to)
 			return
@@ -49,16 +63,7 @@ func (s *state) assignUnformed(id uint64, slots SlotSet, to ShardID) {
 			}
 		}
 		s.replyOncePushed(id)
-	}
-	switch {
-	case !s.form.holds():
-		run()
-	case len(s.form.queued) >= commandsMax:
-		s.reply(id, tryAgain("%d commands are under way, which is the limit", commandsMax))
-	default:
-		s.form.queued = append(s.form.queued, queuedCommand{id, s.now + s.cfg.nodeTimeout, run})
-		s.wakeBy(s.now + s.cfg.nodeTimeout)
-	}
+	})
 }
 
 // runQueued carries out what has waited for the decision.
@@ -300,16 +305,17 @@ func (s *state) onAskStart(p *peer, m *askStartMsg) {
 func (s *state) onNoStart(p *peer, m *noStartMsg) {
 	f := &s.form
 	if !s.cluster.IsZero() || !f.holds() || f.value.ID != m.ID ||
-		!slices.ContainsFunc(f.value.Formers, func(o member) bool { return o.ID == p.ID }) {
-		return
+		!slices.Contains(f.value.Formers, member{p.ID, p.Key}) {
+		return // one that was reset since may have saved it before
 	}
 	s.startDead()
 }
 
 // formDeadBy reports whether the START that this node holds can never be
-// decided, for one of its formers lives in another cluster.
+// decided, for one of its formers lives in another cluster, as the member that
+// it was.
 func (s *state) formDeadBy(from *sender) bool {
-	return slices.ContainsFunc(s.form.value.Formers, func(o member) bool { return o.ID == from.ID })
+	return slices.Contains(s.form.value.Formers, member{from.ID, from.Key})
 }
 
 func (s *state) startDead() {

@@ -273,9 +273,11 @@ func (s *state) beatStranger(from *sender) {
 // refusesToJoin says why this unformed node may not give up what it has, or 0.
 func (s *state) refusesToJoin(from *sender) refusal {
 	switch {
+	case s.form.holds() && s.form.value.Cluster == from.Cluster:
+		return 0 // it has formed, and keeps what it has
 	case s.holdsKeys && s.table.owned[s.self.Shard] > 0:
 		return refusedKeys
-	case s.form.holds() && s.form.value.Cluster != from.Cluster && !s.formDeadBy(from):
+	case s.form.holds() && !s.formDeadBy(from):
 		return refusedForming
 	}
 	return 0
@@ -515,7 +517,16 @@ func (s *state) unformedClaims() slotRuns {
 // onMeet answers a MEET of somebody who has just been taken, or was known.
 func (s *state) onMeet(p *peer, m *meetMsg) {
 	p.formNumbers = m.Form
+	s.takeClaims(p, &m.Claims)
 	s.welcome(p, m.Nonce)
+}
+
+// takeClaims enters what another group has assigned, so that the next group
+// that claims the same is refused.
+func (s *state) takeClaims(p *peer, claims *slotRuns) {
+	if s.cluster.IsZero() {
+		claims.each(func(slot Slot, e slotEntry) { s.mergeSlot(p, slot, e, false) })
+	}
 }
 
 // welcome shows a new member this node and what its group has assigned.
@@ -534,6 +545,7 @@ func (s *state) welcome(p *peer, nonce uint64) {
 
 func (s *state) onSeed(p *peer, m *seedMsg) {
 	p.formNumbers = m.Form
+	s.takeClaims(p, &m.Claims)
 	s.welcome(p, 0)
 }
 
@@ -768,8 +780,10 @@ func (s *state) reset(now time.Duration, id uint64, hard, keys bool) output {
 	case s.leave != nil:
 		s.reply(id, tryAgain("this node is leaving already"))
 	default:
-		s.leave = &departure{command: id, until: s.now + meetLimit*s.cfg.nodeTimeout, gaveAt: never, reset: true, hard: hard}
-		s.departTick()
+		s.onceDecided(id, func() {
+			s.leave = &departure{command: id, until: s.now + meetLimit*s.cfg.nodeTimeout, gaveAt: never, reset: true, hard: hard}
+			s.departTick()
+		})
 	}
 	return s.end()
 }

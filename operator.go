@@ -494,6 +494,11 @@ func firstSlot(set SlotSet) (Slot, bool) {
 // bumpEpoch makes this node win its shard anew, under a higher epoch.
 func (s *state) bumpEpoch(now time.Duration, id uint64) output {
 	s.begin(now)
+	s.onceDecided(id, func() { s.bump(id) })
+	return s.end()
+}
+
+func (s *state) bump(id uint64) {
 	switch {
 	case s.self.State == forgotten:
 		s.reply(id, hasBeenForgotten())
@@ -508,10 +513,10 @@ func (s *state) bumpEpoch(now time.Duration, id uint64) output {
 	case len(s.bumps) >= commandsMax:
 		s.reply(id, tryAgain("%d commands are under way, which is the limit", commandsMax))
 	default:
-		s.bumps = append(s.bumps, bump{id, s.now + s.cfg.nodeTimeout})
+		// For a NodeTimeout after a change of voters nobody is voted for.
+		s.bumps = append(s.bumps, bump{id, s.now + 2*s.cfg.nodeTimeout})
 		s.wakeBy(s.now)
 	}
-	return s.end()
 }
 
 // bump is a BUMPEPOCH that waits for the win.
