@@ -22,6 +22,7 @@ type givePhase uint8
 const (
 	giveFreezing givePhase = iota
 	giveStaging
+	giveReady // MOVE may be sent, once this node has opened its epoch
 	giveMoving
 )
 
@@ -181,7 +182,14 @@ func (s *state) onStaged(p *peer, m *stagedMsg) {
 	s.startMove(g)
 }
 
+// startMove sends the first MOVE. A primary that stands again opens the frozen
+// slots once more where no grant names their move: a MOVE of the new epoch must
+// come after that, or it would look as if it were not overruled.
 func (s *state) startMove(g *handOver) {
+	if !s.lead.opened && !mutated(mutMoveUnopened) {
+		g.phase = giveReady
+		return
+	}
 	g.phase = giveMoving
 	g.ballot = s.newMove(s.self.Shard, s.lead.epoch, g.moves, g.to)
 	s.sendMove(g.ballot)
@@ -252,7 +260,7 @@ func (s *state) moveRefused(p *peer, m *refuseMsg) {
 	if l := s.lead; l != nil {
 		for _, g := range l.gives {
 			if g.ballot != nil && g.ballot.id == m.Ballot {
-				s.higherPromise(max(m.Promised.Number, l.epoch.Number+1))
+				s.outbid(max(m.Promised.Number, l.epoch.Number))
 				return
 			}
 		}
@@ -268,6 +276,7 @@ func (s *state) moveRefused(p *peer, m *refuseMsg) {
 // decided enters moves that this node has counted a majority for.
 func (s *state) decided(giver ShardID, moves *acceptRuns) {
 	var given SlotSet
+	to := map[ShardID]*SlotSet{}
 	s.counting = true
 	moves.each(func(slot Slot, a accepted) {
 		if s.table.slots.at(slot).move >= a.move {
@@ -275,14 +284,21 @@ func (s *state) decided(giver ShardID, moves *acceptRuns) {
 		}
 		s.setSlot(slot, slotEntry{a.shard, a.move}, pushNothing)
 		given.Add(slot)
+		if to[a.shard] == nil {
+			to[a.shard] = &SlotSet{}
+		}
+		to[a.shard].Add(slot)
 		if a.shard == s.self.Shard {
 			s.slotArrived(slot, a.move, true)
 		}
 	})
 	s.counting = false
-	if !given.Empty() {
-		s.pending.given = append(s.pending.given, givenSlots{giver, given})
-		s.event(Event{Kind: EventMoved, Node: s.id, Slots: given, Shard: moves.Shards[0]})
+	if given.Empty() {
+		return
+	}
+	s.pending.given = append(s.pending.given, givenSlots{giver, given})
+	for _, id := range sortedShards(to) {
+		s.event(Event{Kind: EventMoved, Node: s.id, Slots: *to[id], Shard: id})
 	}
 }
 
@@ -303,6 +319,8 @@ func (s *state) giveTick(l *leadership) {
 			}
 		case g.part != nil && s.now >= g.until:
 			s.endGive(g, false, clusterDown("the primary of shard %s does not answer, nothing has changed", g.to))
+		case g.phase == giveReady:
+			s.startMove(g)
 		case g.phase == giveStaging && s.now >= g.again:
 			s.sendStage(g)
 		case g.phase == giveStaging:
@@ -316,7 +334,7 @@ func (s *state) endGive(g *handOver, done bool, err *commandError) {
 	if l := s.lead; l != nil {
 		l.gives = slices.DeleteFunc(l.gives, func(x *handOver) bool { return x == g })
 	}
-	if !done && g.phase == giveStaging {
+	if !done && (g.phase == giveStaging || g.phase == giveReady) && !g.to.IsZero() {
 		s.cancelStage(g)
 	}
 	s.reassess = true

@@ -43,6 +43,7 @@ const (
 
 	// Hand-over: D5.
 	mutMoveNoStage   // MOVE before the target has the stage
+	mutMoveUnopened  // MOVE before the epoch is opened
 	mutMoveBelow     // MOVE accepted below the promise
 	mutThawLate      // thaw after MOVE
 	mutLateSlot      // a slot learnt late is served at once
@@ -79,7 +80,7 @@ var mutantNames = [numMutants]string{
 	"no-lease-wait", "same-any-epoch", "open-unnamed", "no-repair", "no-record", "record-back", "stand-any-beat",
 	"no-behind", "new-no-stand", "serve-restart", "active-only", "no-start-wait", "force-no-wait", "no-rank-again",
 	"lease-shared", "lease-any", "lease-full", "lease-old-epoch", "reply-epoch", "reply-lease", "stop-leases", "record-no-repeat",
-	"move-no-stage", "move-below", "thaw-late", "late-slot", "stage-dropped", "move-any-before",
+	"move-no-stage", "move-unopened", "move-below", "thaw-late", "late-slot", "stage-dropped", "move-any-before",
 	"start-bare", "start-saved-votes", "start-other-id", "count-inactive", "no-hand-out", "voters-follow", "forced-ignored",
 	"tomb-tie", "addr-version", "form-early", "form-merge", "form-no-lease", "no-cluster-id", "reply-early", "reset-early", "take-alive",
 }
