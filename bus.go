@@ -168,7 +168,7 @@ type heartbeat struct {
 	Sent     uint32 // time on the sender's clock, milliseconds
 	Answers  uint32 // Sent of the receiver's newest heartbeat, if beatAnswers
 	Lease    uint32 // given in answer to it, milliseconds; 0: none
-	Promised uint64 // number of the epoch promised to another, where it is higher
+	Promised uint64 // number of the epoch promised to another, where it is not lower
 }
 
 type beatFlags uint16

@@ -187,7 +187,7 @@ func (s *state) onRefuse(p *peer, m *refuseMsg) {
 		return
 	}
 	if l := s.lead; l != nil && l.epoch == m.Epoch && m.Why == refusePromised {
-		s.higherPromise(m.Promised.Number)
+		s.outbid(m.Promised.Number)
 	}
 	s.takeRefused(m)
 }
@@ -267,11 +267,9 @@ func (s *state) standDue() (bool, why) {
 		s.wakeBy(s.nextRun)
 		return false, 0
 	case l != nil && !l.opened:
-		return l.higher > l.epoch.Number, whySilence
-	case l != nil && l.void:
-		return true, whySilence
-	case l != nil && l.higher > l.epoch.Number:
-		return true, whySilence // somebody has been promised more: win it back at once
+		return l.outbid, whySilence
+	case l != nil && (l.void || l.outbid):
+		return true, whySilence // win it back at once
 	case l != nil && l.late.Len() > 0:
 		return true, whySilence // slots learnt late are served once they have been named
 	case l != nil && len(s.bumps) > 0:
@@ -304,12 +302,13 @@ func (s *state) withdraw() {
 	s.nextRun = s.now + s.cfg.nodeTimeout/20
 }
 
-// higherPromise notes that a voter has promised this shard to somebody under a
-// number above this primary's.
-func (s *state) higherPromise(n uint64) {
+// outbid notes that a voter has promised this shard to somebody else. Under the
+// number of this primary's epoch that is so too: the voter never leases it again
+// before it has won under a higher one.
+func (s *state) outbid(n uint64) {
 	s.heardEpoch(s.self.Shard, n)
-	if l := s.lead; l != nil && n > l.epoch.Number {
-		l.higher = max(l.higher, n)
+	if l := s.lead; l != nil && n >= l.epoch.Number {
+		l.outbid = true
 		if s.stand == nil {
 			s.wakeBy(s.now)
 		}
@@ -341,7 +340,7 @@ type leadership struct {
 	late     SlotSet      // learnt late: to be named in a new stand
 	unproven SlotSet      // named, but no voter of a majority knows of the move, or one knows of a later one
 	gives    []*handOver
-	higher   uint64 // number promised to somebody else
+	outbid   bool // a voter has promised the shard to somebody else
 }
 
 type freshSlots struct {
@@ -707,7 +706,7 @@ func (s *state) leaseSelf(l *leadership) {
 	s.answerClaim(s.self, &h)
 	switch {
 	case h.Promised > 0:
-		s.higherPromise(h.Promised)
+		s.outbid(h.Promised)
 	case h.Flags&beatBehind != 0 && l.last != nil && !mutated(mutRecordNoRepeat):
 		s.repeatRecord(s.self)
 	case h.Lease > 0:

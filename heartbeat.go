@@ -209,7 +209,10 @@ func (s *state) onAnswer(p *peer, m *heartbeat) {
 	}
 	sent := s.unstamp(m.Answers)
 	if m.Promised > 0 && s.believableEpoch(p, Epoch{Number: m.Promised}) {
-		s.higherPromise(m.Promised)
+		s.heardEpoch(s.self.Shard, m.Promised)
+		if sent > l.claimedFrom { // it answers a claim of this epoch
+			s.outbid(m.Promised)
+		}
 	}
 	if m.Flags&beatBehind != 0 && l.last != nil && !mutated(mutRecordNoRepeat) {
 		s.repeatRecord(p)
