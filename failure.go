@@ -74,20 +74,22 @@ func (s *state) failureTick() {
 			list = append(list, p.ID)
 		}
 	}
-	if slices.Equal(list, s.silent) {
-		return
+	if !slices.Equal(list, s.silent) {
+		s.silent = list
+		s.reassess, s.viewDirty = true, true
 	}
-	s.silent = list
-	s.reassess, s.viewDirty = true, true
-	if !s.cluster.IsZero() && s.isVoter() {
-		s.sayWhoIsSilent()
+	if !s.cluster.IsZero() && s.isVoter() && !slices.Equal(s.self.silent.Nodes, s.silentToSay()) {
+		s.sayWhoIsSilent() // also of what it has found while it did not vote
 	}
 }
+
+// silentToSay is whom this node finds silent, as far as it fits one list.
+func (s *state) silentToSay() []NodeID { return s.silent[:min(silentMax, len(s.silent))] }
 
 // sayWhoIsSilent tells all whom this node finds silent, as a voter.
 func (s *state) sayWhoIsSilent() {
 	s.peers.change(s.self, func() {
-		s.self.silent = silentEntry{Voter: s.id, Starts: s.starts, Counter: s.self.silent.Counter + 1, Nodes: s.silent[:min(silentMax, len(s.silent))]}
+		s.self.silent = silentEntry{Voter: s.id, Starts: s.starts, Counter: s.self.silent.Counter + 1, Nodes: s.silentToSay()}
 	})
 	s.pending.silent = true
 }
