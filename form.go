@@ -228,7 +228,8 @@ func (s *state) newFormValue(formers []member) *startValue {
 }
 
 // assignByNumber gives equal ranges of slots to Primaries nodes, on as many
-// hosts as there are.
+// hosts as there are. What an operator has given to a former stays there, and
+// whatever it has written to.
 func (s *state) assignByNumber(v *startValue) {
 	type candidate struct {
 		p    *peer
@@ -242,21 +243,36 @@ func (s *state) assignByNumber(v *startValue) {
 		hosts[p.Host]++
 	}
 	slices.SortStableFunc(cs, func(a, b candidate) int { return a.rank - b.rank })
-	n := min(int(s.cfg.form.Primaries), len(cs))
+	former := map[ShardID]bool{}
 	for i, c := range cs {
-		e := Epoch{Number: uint64(i + 1), Node: c.p.ID}
-		v.Shards = append(v.Shards, shardRow{c.p.Shard, e})
-		if i >= n {
-			continue
-		}
+		v.Shards = append(v.Shards, shardRow{c.p.Shard, Epoch{Number: uint64(i + 1), Node: c.p.ID}})
+		former[c.p.Shard] = true
+	}
+	n := min(int(s.cfg.form.Primaries), len(cs))
+	for i, c := range cs[:n] {
 		for slot := i * NumSlots / n; slot < (i+1)*NumSlots/n; slot++ {
-			v.Slots.add(Slot(slot), slotEntry{c.p.Shard, 1})
+			e := s.table.slots.at(Slot(slot))
+			if !former[e.shard] {
+				e = slotEntry{c.p.Shard, e.move + 1}
+			}
+			v.Slots.add(Slot(slot), e)
 		}
 	}
 }
 
+// keepsOwn reports whether a START leaves this node what it has.
+func (s *state) keepsOwn(v *startValue) bool {
+	own := s.table.slotsOf(s.self.Shard)
+	v.Slots.each(func(slot Slot, e slotEntry) {
+		if e.shard == s.self.Shard {
+			own.Remove(slot)
+		}
+	})
+	return own.Empty()
+}
+
 // onFormStart saves START of a formation. By hand a former does so only if it
-// shows the very same table.
+// shows the very same table, by number if it keeps what it has.
 func (s *state) onFormStart(p *peer, m *startMsg) {
 	v := &m.Value
 	if !s.cluster.IsZero() {
@@ -267,7 +283,7 @@ func (s *state) onFormStart(p *peer, m *startMsg) {
 		return
 	}
 	former := slices.Contains(v.Formers, member{s.id, s.key})
-	same := v.ByNumber || v.Table == s.table.sum && v.Peers == s.peers.sum
+	same := v.ByNumber && s.keepsOwn(v) || v.Table == s.table.sum && v.Peers == s.peers.sum
 	if !former || !same || m.Ballot.less(s.vote.stop) {
 		return
 	}
@@ -331,6 +347,8 @@ func (s *state) startDead() {
 func (s *state) formed(v *startValue) {
 	savedAt := s.form.savedAt
 	queued := s.form.queued
+	s.form.queued = nil
+	s.abandon(nil) // what the group has been told by its own rules is not to be told again
 	s.cluster = v.Cluster
 	s.forgetVotes()
 	s.dropTable()
