@@ -427,7 +427,12 @@ func (s *state) mergePeer(from *peer, e *peerEntry) {
 // has become since, which rises above it.
 func (s *state) mergeSelf(from *peer, e *peerEntry) {
 	switch {
-	case !e.newerState(&s.self.peerEntry) || !s.believable(from, numberMember, e.Version, s.self.Version):
+	case !e.newerState(&s.self.peerEntry):
+		if e.State == forgotten && s.self.State != forgotten {
+			// It has been met since, by somebody whom from does not hear.
+			s.post(from, s.newUpdate(func(u *updateMsg) { u.Peers = []peerEntry{s.self.peerEntry} }))
+		}
+	case !s.believable(from, numberMember, e.Version, s.self.Version):
 	case e.Key == s.key:
 		s.setPeer(s.self, pushNothing, func(q *peerEntry) { q.State, q.Version = e.State, e.Version })
 	case !s.cluster.IsZero():

@@ -32,11 +32,16 @@ func (s *state) admit(from *sender, to wanted, m message) *peer {
 		s.answer(from, &refusedMsg{Why: refusedOther})
 		return nil
 	}
-	if to.Incarnation != 0 && to.Incarnation != s.cfg.incarnation {
-		return nil // meant for the process that was here before
-	}
 	p := s.peers.get(from.ID)
 	if p != nil && p.Key == from.Key && !s.sameInstance(p, from) {
+		return nil
+	}
+	if to.Incarnation != 0 && to.Incarnation != s.cfg.incarnation {
+		// Meant for the process that was here before. A member hears of this one;
+		// who has been forgotten does not, and has to be told.
+		if p != nil && p.Key == from.Key && p.State == forgotten && from.Cluster == s.cluster && !s.cluster.IsZero() {
+			s.tellForgotten(p, from)
+		}
 		return nil
 	}
 	if p = s.admitByCluster(p, from, to, m); p == nil {
@@ -92,7 +97,9 @@ func (s *state) admitMember(p *peer, from *sender, m message) *peer {
 		}
 		return p
 	case p != nil && p.Key == from.Key && p.State == forgotten:
-		s.tellForgotten(p, from)
+		if !s.hearsMet(p, m) {
+			s.tellForgotten(p, from)
+		}
 		return nil
 	case p == nil || p.Key != from.Key:
 		s.askStranger(from, m)
@@ -108,6 +115,22 @@ func (s *state) tellForgotten(p *peer, from *sender) {
 	}
 	p.toldAt = s.now
 	s.answer(from, s.newUpdate(func(u *updateMsg) { u.Peers = []peerEntry{p.peerEntry} }))
+}
+
+// hearsMet reads, in what a forgotten node answers, that it has been met since,
+// by somebody whom this node does not hear.
+func (s *state) hearsMet(p *peer, m message) bool {
+	u, ok := m.(*updateMsg)
+	if !ok {
+		return false
+	}
+	for i := range u.Peers {
+		if e := &u.Peers[i]; e.ID == p.ID && e.newerState(&p.peerEntry) {
+			s.mergePeer(s.self, e)
+			return true
+		}
+	}
+	return false
 }
 
 // askStranger asks a node of this cluster that is not known here, or under
@@ -863,13 +886,20 @@ func (s *state) wipe(hard bool) {
 		s.epochHigh = 0
 		s.mark(cellKey{kind: cellEpoch})
 	}
-	facts := s.self.peerEntry
+	facts, silent := s.self.peerEntry, s.self.silent.Counter
 	s.makeSelf()
 	s.changeFacts(func(e *peerEntry) {
 		e.Starts, e.Facts, e.Addr, e.ClientAddr, e.Host = facts.Starts, facts.Facts+1, facts.Addr, facts.ClientAddr, facts.Host
 	})
 	s.self.resetVolatile(s.now)
 	s.self.heardAt, s.self.incarnation = s.now, s.cfg.incarnation
+	if !hard && silent > 0 {
+		// What it has said under the old key is not to be counted under the new.
+		s.silent = nil
+		s.peers.change(s.self, func() {
+			s.self.silent = silentEntry{Voter: s.id, Starts: s.starts, Counter: silent + 1}
+		})
+	}
 	s.identitySaved()
 	s.tell(identityTell{})
 	s.event(Event{Kind: EventReset, Node: s.id})
