@@ -32,6 +32,9 @@ func simRun(seed uint64, nodes int, duration time.Duration, trace *simTrace) *si
 // left alone in the end.
 func (w *simWorld) scenario(nodes int, duration time.Duration) {
 	var ns []*simNode
+	if w.chance(0.2) {
+		w.clocks = 0.09 // the rules allow for less than a tenth
+	}
 	for range nodes {
 		ns = append(ns, w.addNode())
 	}

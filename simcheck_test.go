@@ -15,6 +15,7 @@ type simLedger struct {
 	unclean   bool // an operator has decided without a majority
 	hot       []Slot
 	serving   []*simNode // of one look
+	free      []*state   // of one look
 	position  uint64
 	transfers map[uint64]map[Slot]*simWrite
 
@@ -28,12 +29,17 @@ type simLedger struct {
 
 	owners  map[ClusterID]*[NumSlots][]ShardID // EP5: by slot and move
 	epochs  map[simEpochKey]bool               // EP9: who has come by an epoch rightly
+	started map[simEpochKey]bool               // epochs that a START has opened
 	winners map[simWinKey]NodeID               // EP3
-	grants  map[simGrantKey]simGrant           // EP3, EP4
-	voters  map[simVersionKey]uint64           // OW0
+	grants  map[simGrantKey]NodeID             // EP3
+	voters  map[simVersionKey]voterSet         // OW0
+	asked4  map[simProposal]*simAnswers        // EP4, OW0: what has been asked of the voters
+	given   map[simGiverKey][]*simAnswers      // and of those, what gives slots away
+	highest uint64                             // EP8: epoch number that anybody has used
+	silent  map[simSilentKey][]NodeID          // MB4: lists of silent nodes
+	formed  map[uint64]ClusterID               // FM1: by deployment
 	met     map[simMetKey]bool                 // MB1
-	forced  map[NodeID]bool
-	reached map[string]int // rare states, by name
+	reached map[string]int                     // rare states, by name
 }
 
 type (
@@ -61,13 +67,37 @@ type (
 	simGrantKey struct {
 		cluster ClusterID
 		voter   member
+		version voterVersion // START carries on one promise of those of all
 		shard   ShardID
 		number  uint64
 		unclean bool
 	}
-	simGrant struct {
-		candidate NodeID
-		versions  []voterVersion
+	// simProposal is a VOTE (neither record nor ballot), a RECORD or a MOVE.
+	simProposal struct {
+		cluster ClusterID
+		shard   ShardID
+		epoch   Epoch
+		record  bool
+		ballot  uint64
+	}
+	simAnswers struct {
+		simProposal
+		slots acceptRuns // that it gives away
+		taken bool       // by an operator: its data stays behind
+		by    []simAnswer
+		ok    bool // a majority has been seen
+	}
+	simAnswer struct {
+		voter   member
+		version voterVersion
+	}
+	simGiverKey struct {
+		cluster ClusterID
+		shard   ShardID
+	}
+	simSilentKey struct {
+		voter           NodeID
+		starts, counter uint64
 	}
 	simMetKey struct {
 		id      NodeID
@@ -85,8 +115,11 @@ func (l *simLedger) init() {
 	l.committed, l.loose = map[simSlotKey]*simWrite{}, map[simSlotKey]bool{}
 	l.lastAck, l.resets = map[simSlotKey]simAckKey{}, map[simSlotKey]int{}
 	l.owners, l.epochs, l.winners = map[ClusterID]*[NumSlots][]ShardID{}, map[simEpochKey]bool{}, map[simWinKey]NodeID{}
-	l.grants, l.voters = map[simGrantKey]simGrant{}, map[simVersionKey]uint64{}
-	l.met, l.forced = map[simMetKey]bool{}, map[NodeID]bool{}
+	l.grants, l.voters = map[simGrantKey]NodeID{}, map[simVersionKey]voterSet{}
+	l.asked4, l.given = map[simProposal]*simAnswers{}, map[simGiverKey][]*simAnswers{}
+	l.silent, l.formed = map[simSilentKey][]NodeID{}, map[uint64]ClusterID{}
+	l.started = map[simEpochKey]bool{}
+	l.met = map[simMetKey]bool{}
 	l.reached = map[string]int{}
 }
 
@@ -130,6 +163,9 @@ func (w *simWorld) checkAck(n *simNode, op simPending) {
 		return
 	}
 	slot := simSlotKey{c.cluster, op.slot}
+	if op.unformed {
+		op.epoch = c.reignEpoch // it ran before, and the first lease covers it
+	}
 	key := simAckKey{op.move, op.epoch, int32(n.index), w.now}
 	if last, seen := l.lastAck[slot]; seen {
 		older := key.move < last.move || key.move == last.move && (key.epoch.less(last.epoch) || key.epoch == last.epoch && key.node != last.node)
@@ -138,9 +174,45 @@ func (w *simWorld) checkAck(n *simNode, op simPending) {
 		}
 	}
 	l.lastAck[slot] = key
+	w.checkLease(n)
 	w.checkRestarted(n)
 	w.checkMinority(n)
 	w.checkData(n, op)
+}
+
+// checkLease: OW2, no majority of any set of voters could vote for another node
+// at this moment.
+func (w *simWorld) checkLease(n *simNode) {
+	c := n.core
+	if c.soleVoter() {
+		return
+	}
+	free := w.ledger.free[:0]
+	for _, v := range w.nodes {
+		if s := v.core; v.up && s.cluster == c.cluster && s.active() && s.vote.stop.isZero() && s.leaseWaitAt(v.local(), c.self.Shard) <= 0 {
+			free = append(free, s)
+		}
+	}
+	w.ledger.free = free
+	for _, s := range free {
+		k := 0
+		for _, o := range free {
+			if o.table.voters.ID == s.table.voters.ID {
+				k++
+			}
+		}
+		if k > len(s.table.voters.Members)/2 {
+			w.fail("OW2", "%s acknowledges, and %d voters of version %v could vote for another node", n.name(), k, s.table.voters.Version)
+			return
+		}
+	}
+}
+
+// leaseWaitAt is for how long this voter votes for nobody but the primary of a
+// shard.
+func (s *state) leaseWaitAt(now time.Duration, shard ShardID) time.Duration {
+	d := max(s.cfg.nodeTimeout, time.Duration(s.vote.maxLease)*time.Millisecond)
+	return max(s.vote.leaseOfOthers(shard, NodeID{}), s.vote.startedAt+d, s.vote.activeAt+d) - now
 }
 
 // checkRestarted: OW4, a primary that has restarted has won its shard since.
@@ -153,7 +225,11 @@ func (w *simWorld) checkRestarted(n *simNode) {
 // checkMinority: OW3, a node that is cut off from the majority stops within a
 // NodeTimeout.
 func (w *simWorld) checkMinority(n *simNode) {
-	if n.isolatedAt == never || n.core.soleVoter() {
+	if n.isolatedAt == never {
+		return
+	}
+	if n.core.soleVoter() {
+		n.isolatedAt = w.now // it needs nobody
 		return
 	}
 	if w.now-n.isolatedAt > w.nt+w.nt/20 {
@@ -221,11 +297,11 @@ func (w *simWorld) checkOverlap() {
 	}
 	who := w.ledger.serving[:0]
 	for _, n := range w.nodes {
-		if !n.up || n.paused > w.now || n.core.cluster.IsZero() || n.local() >= n.core.servesUntil() {
+		if !n.up || n.paused > w.now || n.clusterToBe().IsZero() || n.local() >= n.core.servesUntil() {
 			continue
 		}
 		for _, o := range who {
-			if o.core.cluster == n.core.cluster && overlap(&o.core.serve.slots, &n.core.serve.slots) {
+			if o.clusterToBe() == n.clusterToBe() && overlap(&o.core.serve.slots, &n.core.serve.slots) {
 				shared := o.core.serve.slots
 				shared.Intersect(&n.core.serve.slots)
 				w.fail("OW1", "%s and %s both serve %s", o.name(), n.name(), shared.String())
@@ -234,6 +310,14 @@ func (w *simWorld) checkOverlap() {
 		who = append(who, n)
 	}
 	w.ledger.serving = who
+}
+
+// clusterToBe is the cluster of a node, or the one that its START would form.
+func (n *simNode) clusterToBe() ClusterID {
+	if f := &n.core.form; n.core.cluster.IsZero() && f.holds() {
+		return f.value.Cluster
+	}
+	return n.core.cluster
 }
 
 func overlap(a, b *SlotSet) bool {
@@ -247,41 +331,174 @@ func overlap(a, b *SlotSet) bool {
 
 // ---- votes, before they leave
 
-// checkSend: EP2, EP3. What leaves is on disk.
-func (w *simWorld) checkSend(n *simNode, m message) {
-	g, ok := m.(*grantMsg)
-	if !ok {
-		return
+// checkSend: EP2, EP3, EP4, OW0. What leaves is on disk, and was asked by who
+// may ask.
+func (w *simWorld) checkSend(n *simNode, from *sender, m message) {
+	l, voter := &w.ledger, member{from.ID, from.Key}
+	if from.Cluster != n.core.cluster || from.Key != n.core.key {
+		return // said before it became another node, and held back since
 	}
-	c := n.core
+	switch m := m.(type) {
+	case *grantMsg:
+		w.checkSaved(n, m)
+		w.noteGrant(n, m)
+		w.checkInForce(n, m.Voters)
+		l.answer(simProposal{cluster: from.Cluster, shard: m.Shard, epoch: m.Epoch}, simAnswer{voter, m.Voters})
+	case *acceptMsg:
+		w.checkInForce(n, m.Voters)
+		l.answer(simProposal{from.Cluster, m.Shard, m.Epoch, m.Ballot == 0, m.Ballot}, simAnswer{voter, m.Voters})
+	case *recordMsg:
+		w.checkGranted(n, m)
+		l.propose(simProposal{cluster: from.Cluster, shard: m.Record.Shard, epoch: m.Record.Epoch, record: true}, m.Kept, false)
+	case *moveMsg:
+		l.propose(simProposal{cluster: from.Cluster, shard: m.Shard, epoch: m.Epoch, ballot: m.Ballot}, m.Slots, m.Shard != from.Shard)
+	}
+}
+
+// checkSaved: EP2, a promise is on disk before the grant leaves.
+func (w *simWorld) checkSaved(n *simNode, g *grantMsg) {
 	var saved voteCell
 	if b := n.disk[cellKey{kind: cellVote, id: g.Shard}]; b == nil || decodeValue(b, &saved) != nil || saved.Promised.less(g.Epoch) {
 		w.fail("EP2", "%s grants %v of %s, on disk is %v", n.name(), g.Epoch, g.Shard.short(), saved.Promised)
 	}
-	w.noteGrant(member{c.id, c.key}, g)
 }
 
 // noteGrant: EP3, a voter grants one number of a shard to one candidate.
-func (w *simWorld) noteGrant(voter member, g *grantMsg) {
-	k := simGrantKey{w.clusterOf(voter), voter, g.Shard, g.Epoch.Number, g.Epoch.Unclean}
-	have, seen := w.ledger.grants[k]
-	if seen && have.candidate != g.Epoch.Node {
-		w.fail("EP3", "voter %s grants epoch %d of %s to %s and to %s", voter.ID.short(), g.Epoch.Number, g.Shard.short(), have.candidate.short(), g.Epoch.Node.short())
+func (w *simWorld) noteGrant(n *simNode, g *grantMsg) {
+	if v := n.core.vote.shards[g.Shard]; v != nil && v.record != nil && v.record.Epoch == g.Epoch {
+		return // it has opened already: the voter has heard so and answers again
 	}
-	have.candidate = g.Epoch.Node
-	if !slices.Contains(have.versions, g.Voters) {
-		have.versions = append(have.versions, g.Voters)
+	voter := member{n.core.id, n.core.key}
+	k := simGrantKey{n.core.cluster, voter, g.Voters, g.Shard, g.Epoch.Number, g.Epoch.Unclean}
+	if have, seen := w.ledger.grants[k]; seen && have != g.Epoch.Node {
+		w.fail("EP3", "voter %s grants epoch %d of %s to %s and to %s", voter.ID.short(), g.Epoch.Number, g.Shard.short(), have.short(), g.Epoch.Node.short())
 	}
-	w.ledger.grants[k] = have
+	w.ledger.grants[k] = g.Epoch.Node
 }
 
-func (w *simWorld) clusterOf(m member) ClusterID {
-	for _, n := range w.nodes {
-		if n.up && n.core.id == m.ID && n.core.key == m.Key {
-			return n.core.cluster
+// checkInForce: OW0, a voter answers under the START that was decided.
+func (w *simWorld) checkInForce(n *simNode, v voterVersion) {
+	c := n.core
+	if v != c.table.voters.Version || c.vote.current == nil {
+		return // it has a newer set by now
+	}
+	if have, ok := w.ledger.voters[simVersionKey{c.cluster, v}]; ok && have.ID != c.vote.current.ID {
+		w.fail("OW0", "%s votes in version %v under START %x, decided is %x", n.name(), v, c.vote.current.ID, have.ID)
+	}
+}
+
+// checkGranted: EP4, who opens a shard has been granted that very epoch by a
+// majority of one set of voters.
+func (w *simWorld) checkGranted(n *simNode, m *recordMsg) {
+	c, r := n.core, &m.Record
+	if w.ledger.started[simEpochKey{c.cluster, r.Shard, r.Epoch}] {
+		return // its START has opened it
+	}
+	if !w.hasMajority(simProposal{cluster: c.cluster, shard: r.Shard, epoch: r.Epoch}) {
+		w.fail("EP4", "%s opens %s in epoch %v without a majority of one set", n.name(), r.Shard.short(), r.Epoch)
+	}
+}
+
+// answer notes that a voter has granted or accepted.
+func (l *simLedger) answer(p simProposal, a simAnswer) {
+	as := l.asked4[p]
+	if as == nil {
+		as = &simAnswers{simProposal: p}
+		l.asked4[p] = as
+	}
+	if !slices.Contains(as.by, a) {
+		as.by = append(as.by, a)
+	}
+}
+
+// propose notes what a RECORD or MOVE gives away; taken says that an operator
+// takes it from another shard than that of the sender.
+func (l *simLedger) propose(p simProposal, slots acceptRuns, taken bool) {
+	if as := l.asked4[p]; as != nil && (len(as.slots.Runs) > 0 || len(slots.Runs) == 0) {
+		return
+	}
+	as := l.asked4[p]
+	if as == nil {
+		as = &simAnswers{simProposal: p}
+		l.asked4[p] = as
+	}
+	as.slots, as.taken = slots, taken
+	k := simGiverKey{p.cluster, p.shard}
+	l.given[k] = append(l.given[k], as)
+}
+
+// hasMajority reports whether a majority of the voters of one set has answered
+// a proposal.
+func (w *simWorld) hasMajority(p simProposal) bool {
+	l := &w.ledger
+	as := l.asked4[p]
+	if as == nil || as.ok {
+		return as != nil
+	}
+	for _, a := range as.by {
+		set := l.voters[simVersionKey{p.cluster, a.version}]
+		k := 0
+		for _, m := range set.Members {
+			if slices.Contains(as.by, simAnswer{m, a.version}) {
+				k++
+			}
+		}
+		as.ok = as.ok || k > len(set.Members)/2
+	}
+	return as.ok
+}
+
+// noteOwn notes what a node has answered itself, which no frame shows.
+func (w *simWorld) noteOwn(n *simNode) {
+	c, l := n.core, &w.ledger
+	if !c.active() {
+		return
+	}
+	self := simAnswer{member{c.id, c.key}, c.table.voters.Version}
+	granted := func(s *candidacy) {
+		if v := c.vote.shards[s.shard]; v != nil && !v.promised.less(s.epoch) {
+			l.answer(simProposal{cluster: c.cluster, shard: s.shard, epoch: s.epoch}, self)
 		}
 	}
-	return ClusterID{}
+	recorded := func(r *recording) {
+		rec := &r.msg.Record
+		if v := c.vote.shards[rec.Shard]; v != nil && v.promised == rec.Epoch && v.record != nil && v.record.Epoch == rec.Epoch {
+			p := simProposal{cluster: c.cluster, shard: rec.Shard, epoch: rec.Epoch, record: true}
+			l.propose(p, r.msg.Kept, false)
+			l.answer(p, self)
+		}
+	}
+	moved := func(b *moveBallot, taken bool) {
+		slot, _ := firstSlot(b.slots.slots())
+		if a := c.vote.accepted.at(slot); a.epoch == b.epoch && gives(&simAnswers{slots: b.slots}, slot, a.shard, a.move) {
+			p := simProposal{cluster: c.cluster, shard: b.shard, epoch: b.epoch, ballot: b.id}
+			l.propose(p, b.slots, taken)
+			l.answer(p, self)
+		}
+	}
+	if c.stand != nil {
+		granted(c.stand)
+	}
+	if c.lead != nil {
+		if c.lead.recording != nil {
+			recorded(c.lead.recording)
+		}
+		for _, g := range c.lead.gives {
+			if g.ballot != nil {
+				moved(g.ballot, false)
+			}
+		}
+	}
+	for _, op := range c.ops {
+		switch {
+		case op.stand != nil:
+			granted(op.stand)
+		case op.recording != nil:
+			recorded(op.recording)
+		case op.move != nil:
+			moved(op.move, op.part.from != c.self.Shard)
+		}
+	}
 }
 
 // ---- what a step has changed
@@ -294,6 +511,8 @@ func (w *simWorld) checkStep(n *simNode) {
 	if c.savedSeq == c.saveSeq {
 		n.durableEpoch = c.epochHigh
 	}
+	w.checkRise(n)
+	w.noteOwn(n)
 	if c.table.sum != n.lastTable {
 		n.lastTable = c.table.sum
 		w.checkTable(n)
@@ -302,6 +521,23 @@ func (w *simWorld) checkStep(n *simNode) {
 		n.lastPeers = c.peers.sum
 		w.checkPeers(n)
 	}
+}
+
+// checkRise: EP7, a frame raises the epoch by a bounded amount; EP8, it rises to
+// what somebody has used, or by one where this node itself uses it.
+func (w *simWorld) checkRise(n *simNode) {
+	was, is := n.lastEpoch, n.core.epochHigh
+	n.lastEpoch = is
+	if is <= was {
+		return
+	}
+	switch {
+	case w.reading && is > was+jumpPerFrame && n.core.synced:
+		w.fail("EP7", "%s: one frame raises the current epoch from %d to %d", n.name(), was, is)
+	case is > max(w.ledger.highest, was+1):
+		w.fail("EP8", "%s: the current epoch rises from %d to %d, nobody has used more than %d", n.name(), was, is, w.ledger.highest)
+	}
+	w.ledger.highest = max(w.ledger.highest, is)
 }
 
 // checkLoaded: EP1 over a restart.
@@ -367,6 +603,9 @@ func (w *simWorld) checkPage(n *simNode, page int) {
 // checkPeers: MB1, MB6.
 func (w *simWorld) checkPeers(n *simNode) {
 	c, l := n.core, &w.ledger
+	if own := &c.self.silent; own.Counter != 0 {
+		l.silent[simSilentKey{own.Voter, own.Starts, own.Counter}] = own.Nodes
+	}
 	for _, p := range c.peers.ordered {
 		was, seen := n.knownPeers[p.ID]
 		is := simPeerSeen{p.Key, p.State, p.Version, p.Starts, p.peerEntry.Facts}
@@ -403,16 +642,22 @@ func (w *simWorld) checkEvent(n *simNode, e Event) {
 			l.met[simMetKey{p.ID, p.Key, p.Version}] = true
 		}
 	case EventReset:
-		n.durableEpoch = c.epochHigh
+		n.durableEpoch, n.wasReset = c.epochHigh, true
 		n.knownPeers = map[NodeID]simPeerSeen{}
 	case EventFormed:
 		for _, id := range c.table.order {
 			l.epochs[simEpochKey{c.cluster, id, c.table.shards[id]}] = true
+			l.started[simEpochKey{c.cluster, id, c.table.shards[id]}] = true
+			l.highest = max(l.highest, c.table.shards[id].Number)
+		}
+		w.checkFormed(n)
+		if n.isolatedAt != never {
+			n.isolatedAt = w.now // a primary that START names holds a lease
 		}
 		n.formedStore()
 		l.reach("formed")
 	case EventJoined:
-		if c.lead != nil {
+		if c.ownsSlots() {
 			n.formedStore()
 		}
 	case EventPrimary:
@@ -436,8 +681,8 @@ func brief(set SlotSet) string {
 	return s
 }
 
-// checkWin: EP3, one winner of an epoch; EP4, a majority of one version has
-// granted it.
+// checkWin: EP3, one winner of an epoch; OW0, a majority of one set has accepted
+// its opening.
 func (w *simWorld) checkWin(n *simNode, e Event) {
 	l, c := &w.ledger, n.core
 	l.epochs[simEpochKey{c.cluster, e.Shard, e.Epoch}] = true
@@ -446,15 +691,19 @@ func (w *simWorld) checkWin(n *simNode, e Event) {
 		w.fail("EP3", "epoch %v of %s is won by %s and by %s", e.Epoch, e.Shard.short(), have.short(), e.Node.short())
 	}
 	l.winners[k] = e.Node
+	if !w.hasMajority(simProposal{cluster: c.cluster, shard: e.Shard, epoch: e.Epoch, record: true}) {
+		w.fail("OW0", "%s has opened %s in epoch %v without a majority of one set", n.name(), e.Shard.short(), e.Epoch)
+	}
 }
 
 // checkMoved notes what has become of slots that were given away.
 func (w *simWorld) checkMoved(n *simNode, e Event) {
 	l, c := &w.ledger, n.core
+	w.checkDecided(n, e)
 	for slot := range e.Slots.All() {
 		move := c.table.slots.at(slot).move
 		giver := l.ownerAt(n, slot, move-1)
-		if giver != c.self.Shard || c.table.slots.at(slot).shard.IsZero() {
+		if c.table.slots.at(slot).shard.IsZero() || l.taken(simGiverKey{c.cluster, giver}, slot, c.table.slots.at(slot)) {
 			l.loose[simSlotKey{c.cluster, slot}] = true
 			l.resets[simSlotKey{c.cluster, slot}]++
 			delete(l.committed, simSlotKey{c.cluster, slot})
@@ -465,14 +714,58 @@ func (w *simWorld) checkMoved(n *simNode, e Event) {
 	}
 }
 
+// checkDecided: OW0, a majority of one set has accepted that slots go away.
+func (w *simWorld) checkDecided(n *simNode, e Event) {
+	l, c := &w.ledger, n.core
+	if l.unclean {
+		return
+	}
+	first, _ := firstSlot(e.Slots) // all of them are of one proposal
+	move := c.table.slots.at(first).move
+	given := l.given[simGiverKey{c.cluster, l.ownerAt(n, first, move-1)}]
+	for i := len(given) - 1; i >= 0; i-- {
+		if gives(given[i], first, e.Shard, move) && w.hasMajority(given[i].simProposal) {
+			return
+		}
+	}
+	w.fail("OW0", "%s has moved slot %d to %s, move %d, without a majority of one set", n.name(), first, e.Shard.short(), move)
+}
+
+// taken reports whether an operator has begun a move of a slot, whoever has
+// completed it.
+func (l *simLedger) taken(k simGiverKey, slot Slot, e slotEntry) bool {
+	return slices.ContainsFunc(l.given[k], func(as *simAnswers) bool { return as.taken && gives(as, slot, e.shard, e.move) })
+}
+
+func gives(as *simAnswers, slot Slot, to ShardID, move uint64) bool {
+	for _, r := range as.slots.Runs {
+		if r.First <= slot && slot <= r.Last {
+			return r.Move == move && as.slots.Shards[r.Shard] == to
+		}
+	}
+	return false
+}
+
+// checkFormed: FM1, the nodes of one deployment form exactly one cluster.
+func (w *simWorld) checkFormed(n *simNode) {
+	if n.form == (formNumbers{}) || n.wasReset {
+		return
+	}
+	l := &w.ledger
+	if have, ok := l.formed[n.form.Seeds]; ok && have != n.core.cluster {
+		w.fail("FM1", "%s forms %s, the deployment has formed %s", n.name(), n.core.cluster.String()[:6], have.String()[:6])
+	}
+	l.formed[n.form.Seeds] = n.core.cluster
+}
+
 // checkVoters: OW0, a version names one set everywhere.
 func (w *simWorld) checkVoters(n *simNode) {
 	l, v := &w.ledger, &n.core.table.voters
 	k := simVersionKey{n.core.cluster, v.Version}
-	if id, ok := l.voters[k]; ok && id != v.ID {
-		w.fail("OW0", "%s: version %v of the voters is %x, elsewhere %x", n.name(), v.Version, v.ID, id)
+	if have, ok := l.voters[k]; ok && (have.ID != v.ID || !sameMembers(have.Members, v.Members)) {
+		w.fail("OW0", "%s: version %v of the voters is %x, elsewhere %x", n.name(), v.Version, v.ID, have.ID)
 	}
-	l.voters[k] = v.ID
+	l.voters[k] = *v
 	if v.Version.Number > 1 {
 		l.reach("voters changed")
 	}
@@ -516,8 +809,35 @@ func (w *simWorld) checkAll() {
 		c := n.core
 		w.checkTable(n)
 		w.checkPeers(n)
+		w.checkFailed(n)
 		if len(c.stages) > stagesMax || len(c.ops) > commandsMax || len(c.claims) > claimsMax || len(c.forwarded) > commandsMax {
 			w.fail("bounds", "%s: %d stages, %d operations, %d claims, %d forwarded", n.name(), len(c.stages), len(c.ops), len(c.claims), len(c.forwarded))
+		}
+	}
+}
+
+// checkFailed: MB4, a node has failed for another only if a majority of the
+// voters has said so, each counted once.
+func (w *simWorld) checkFailed(n *simNode) {
+	c := n.core
+	if c.cluster.IsZero() {
+		return
+	}
+	for _, p := range c.peers.ordered {
+		if p.State == forgotten || !c.silentHere(p) || !c.failed(p) {
+			continue
+		}
+		w.ledger.reach("failed")
+		k := 0
+		for _, m := range c.table.voters.Members {
+			v := c.peers.get(m.ID)
+			said := v != nil && slices.Contains(w.ledger.silent[simSilentKey{m.ID, v.silent.Starts, v.silent.Counter}], p.ID)
+			if said || m.ID == c.id {
+				k++
+			}
+		}
+		if k <= len(c.table.voters.Members)/2 {
+			w.fail("MB4", "%s finds that %s has failed, %d of %d voters say so", n.name(), p.ID.short(), k, len(c.table.voters.Members))
 		}
 	}
 }
@@ -547,7 +867,7 @@ func (w *simWorld) groups() []simGroup {
 // unsettled says what is not as it should be in a calm world, or "".
 func (w *simWorld) unsettled() string {
 	for _, g := range w.groups() {
-		if !g.mayDecide() {
+		if !g.mayDecide() || w.ledger.unclean && g.startLost() {
 			continue // a majority of its voters is gone for good
 		}
 		if s := g.unsettled(w); s != "" {
@@ -557,14 +877,30 @@ func (w *simWorld) unsettled() string {
 	return ""
 }
 
-// mayDecide reports whether a majority of the newest voters is there.
-func (g *simGroup) mayDecide() bool {
+// startLost reports whether nobody holds the START of the newest voters: an
+// operator who has imposed them has lost it before anybody had it, and has to
+// impose others.
+func (g *simGroup) startLost() bool {
+	newest := g.newestVoters()
+	return !slices.ContainsFunc(g.nodes, func(n *simNode) bool {
+		v := &n.core.vote
+		return v.current != nil && v.current.ID == newest.ID || v.startValue != nil && v.startValue.ID == newest.ID
+	})
+}
+
+func (g *simGroup) newestVoters() *voterSet {
 	newest := &g.nodes[0].core.table.voters
 	for _, n := range g.nodes {
 		if v := &n.core.table.voters; newest.Version.less(v.Version) {
 			newest = v
 		}
 	}
+	return newest
+}
+
+// mayDecide reports whether a majority of the newest voters is there.
+func (g *simGroup) mayDecide() bool {
+	newest := g.newestVoters()
 	k := 0
 	for _, m := range newest.Members {
 		if slices.ContainsFunc(g.nodes, func(n *simNode) bool { return n.core.id == m.ID && n.core.key == m.Key }) {
@@ -597,7 +933,30 @@ func (g *simGroup) unsettled(w *simWorld) string {
 			return fmt.Sprintf("LV3: %s has a hand-over under way", n.name())
 		}
 	}
+	if s := g.behind(); s != "" {
+		return s
+	}
 	return g.unserved(w)
+}
+
+// behind: LV3, every voter has the record of every primary, so that any majority
+// of them leases it.
+func (g *simGroup) behind() string {
+	for _, n := range g.nodes {
+		l := n.core.lead
+		if l == nil || !l.opened {
+			continue
+		}
+		for _, v := range g.nodes {
+			if !v.core.active() {
+				continue
+			}
+			if sh := v.core.vote.shards[n.core.self.Shard]; sh == nil || sh.record == nil || sh.record.Epoch != l.epoch {
+				return fmt.Sprintf("LV3: voter %s is behind the record of %s", v.name(), n.name())
+			}
+		}
+	}
+	return ""
 }
 
 // unserved: LV1, each slot that has a live owner is served by it alone.

@@ -28,6 +28,7 @@ type simStaged struct {
 	value    *simWrite
 	epoch    Epoch
 	position uint64
+	job      uint64
 }
 
 type simSlotMove struct {
@@ -41,15 +42,16 @@ func newSimStore() simStore {
 
 // simPending is a request that has run and waits for its reply.
 type simPending struct {
-	id     uint64
-	slot   Slot
-	reign  uint64
-	move   uint64
-	epoch  Epoch
-	value  *simWrite
-	inv    *simWrite // acknowledged when the request came
-	resets int       // of the slot, then
-	may    bool
+	id       uint64
+	slot     Slot
+	reign    uint64
+	move     uint64
+	epoch    Epoch
+	value    *simWrite
+	inv      *simWrite // acknowledged when the request came
+	resets   int       // of the slot, then
+	unformed bool
+	may      bool
 }
 
 // hotSlots are those that clients use; in the others hand-overs in place find
@@ -84,7 +86,8 @@ func (w *simWorld) clientOp(n *simNode) {
 	n.nextCmd++
 	key := simSlotKey{c.cluster, slot}
 	op := simPending{id: n.nextCmd, slot: slot, reign: c.serve.reign, move: c.table.slots.at(slot).move, epoch: c.reignEpoch,
-		inv: w.ledger.committed[key], resets: w.ledger.resets[key]}
+		unformed: c.cluster.IsZero(),
+		inv:      w.ledger.committed[key], resets: w.ledger.resets[key]}
 	if w.chance(0.4) {
 		prev := n.store.values[slot]
 		v := &simWrite{n: 1, node: int32(n.index), prev: prev}
@@ -147,6 +150,8 @@ func (n *simNode) tell(what any) {
 				n.takeStage(&h)
 			}
 		})
+	case stageEndTell:
+		n.dropStage(t.job)
 	case adoptTell:
 		n.adopt(t.slots)
 	case dropTell:
@@ -162,7 +167,7 @@ func (n *simNode) storeEvent(e Event) {
 	case EventReset:
 		n.store = newSimStore()
 	case EventJoined:
-		if n.core.lead == nil {
+		if !n.core.ownsSlots() {
 			n.store = newSimStore()
 		}
 	}
@@ -196,10 +201,19 @@ func (n *simNode) takeStage(h *heldStage) {
 		k := simSlotMove{slot, move}
 		have := n.store.staged[k]
 		if have.epoch.less(h.Epoch) || have.epoch == h.Epoch && have.position < h.Position {
-			n.store.staged[k] = simStaged{data[slot], h.Epoch, h.Position}
+			n.store.staged[k] = simStaged{data[slot], h.Epoch, h.Position, h.Job}
 		}
 	})
 	n.do(func(s *state, now time.Duration) output { return s.stageHeld(now, h.Job, h.Position) })
+}
+
+// dropStage drops the data of a stage that is not needed any more.
+func (n *simNode) dropStage(job uint64) {
+	for k, s := range n.store.staged {
+		if s.job == job {
+			delete(n.store.staged, k)
+		}
+	}
 }
 
 // adopt makes the staged data of slots live.
@@ -283,6 +297,7 @@ func (w *simWorld) byHand(ns []*simNode, prims int) {
 			var set SlotSet
 			set.AddRange(SlotRange{Slot(i * NumSlots / prims), Slot((i+1)*NumSlots/prims - 1)})
 			n.addSlots(set)
+			w.ledger.highest = max(w.ledger.highest, uint64(i+1))
 			n.command(func(s *state, now time.Duration, id uint64) output { return s.setConfigEpoch(now, id, uint64(i+1)) }, w.logged(n, "SET-CONFIG-EPOCH"))
 		}
 	}
@@ -303,8 +318,12 @@ func (w *simWorld) byNumber(ns []*simNode, prims int) {
 		n.form = formNumbers{Seeds: 7, Primaries: uint16(prims), Replicas: uint16(len(ns)/prims - 1)}
 		n.seeds = seeds[:1+w.r.IntN(len(seeds))]
 		w.after(w.between(0, w.nt), func() {
-			if !n.up {
+			switch {
+			case n.up:
+			case w.at[seeds[i]] == nil:
 				n.boot(seeds[i])
+			default:
+				n.boot(w.newAddr()) // somebody else has taken it
 			}
 		})
 	}
@@ -515,12 +534,99 @@ func (w *simWorld) someCommand() {
 	if n == nil {
 		return
 	}
-	set := w.someSlots()
+	switch {
+	case w.chance(0.25):
+		w.mend(n)
+	case w.chance(0.1):
+		w.forgetAndMend(n)
+	case w.chance(0.1):
+		w.forgetAndMeet(n)
+	default:
+		w.command(n, w.r.IntN(20), w.someSlots())
+	}
+}
+
+// mend gives slots of a primary that has failed to another, as an operator does
+// who has waited for long enough.
+func (w *simWorld) mend(n *simNode) {
+	c := n.core
+	if c.cluster.IsZero() {
+		return
+	}
+	for _, i := range w.r.Perm(len(c.peers.ordered)) {
+		if p := c.peers.ordered[i]; c.leadsSlots(p) && (p.State == forgotten || c.failed(p)) {
+			w.giveSome(n, p)
+			return
+		}
+	}
+}
+
+// giveSome gives some slots of p to a primary that lives. Two operators may do
+// so at once.
+func (w *simWorld) giveSome(n *simNode, p *peer) {
+	var set SlotSet
+	for _, slot := range w.hotSlots() {
+		if n.core.table.slots.at(slot).shard == p.Shard && w.chance(0.5) {
+			set.Add(slot)
+		}
+	}
+	for range 1 + w.r.IntN(2) {
+		if to := w.liveNode(); to != nil && !set.Empty() {
+			w.setSlot(n, set, to.core.id)
+		}
+		if n = w.liveNode(); n == nil {
+			return
+		}
+	}
+}
+
+func (w *simWorld) setSlot(n *simNode, set SlotSet, to NodeID) {
+	w.logf("%s: SETSLOT %s NODE %s", n.name(), set.String(), to.short())
+	n.command(func(s *state, now time.Duration, cmd uint64) output { return s.setSlots(now, cmd, set, to) }, w.logged(n, "SETSLOT NODE"))
+}
+
+// forgetAndMend forgets a primary by force, whether it lives or not, and gives
+// its slots away at once.
+func (w *simWorld) forgetAndMend(n *simNode) {
+	p := n.core.peers.get(w.somePeer(n))
+	if n.core.cluster.IsZero() || p == n.core.self || !n.core.leadsSlots(p) {
+		return
+	}
+	w.forget(n, p.ID, true)
+	if n.up {
+		w.giveSome(n, p)
+	}
+}
+
+// forgetAndMeet forgets a node here, and meets it again elsewhere.
+func (w *simWorld) forgetAndMeet(n *simNode) {
+	id := w.somePeer(n)
+	w.forget(n, id, false)
+	for _, o := range w.nodes {
+		if o.up && o.core.id == id {
+			if m := w.liveNode(); m != nil {
+				w.logf("%s: MEET %s", m.name(), o.name())
+				w.after(w.between(0, w.nt/10), func() { m.meet(o.addr) })
+			}
+		}
+	}
+}
+
+func (w *simWorld) forget(n *simNode, id NodeID, force bool) {
+	w.logf("%s: FORGET %s %v", n.name(), id.short(), force)
+	n.command(func(s *state, now time.Duration, cmd uint64) output { return s.forget(now, cmd, id, force) }, w.logged(n, "FORGET"))
+}
+
+// command is the k-th of an operator's commands, at n.
+func (w *simWorld) command(n *simNode, k int, set SlotSet) {
 	other := w.nodes[w.r.IntN(len(w.nodes))]
-	switch k := w.r.IntN(20); {
+	switch {
 	case k < 3:
 		w.logf("%s: ADDSLOTS %s", n.name(), set.String())
 		n.addSlots(set)
+		if o := w.liveNode(); w.chance(0.3) && o != nil {
+			o.addSlots(set) // another operator, at once
+		}
 	case k < 5:
 		w.logf("%s: DELSLOTS %s", n.name(), set.String())
 		n.command(func(s *state, now time.Duration, id uint64) output { return s.delSlots(now, id, set) }, w.logged(n, "DELSLOTS"))
@@ -528,9 +634,7 @@ func (w *simWorld) someCommand() {
 		w.logf("%s: DELSLOTS, ADDSLOTS %s", n.name(), set.String())
 		n.command(func(s *state, now time.Duration, id uint64) output { return s.delSlots(now, id, set) }, func(*commandError) { n.addSlots(set) })
 	case k < 11:
-		id := w.somePeer(n)
-		w.logf("%s: SETSLOT %s NODE %s", n.name(), set.String(), id.short())
-		n.command(func(s *state, now time.Duration, cmd uint64) output { return s.setSlots(now, cmd, set, id) }, w.logged(n, "SETSLOT NODE"))
+		w.setSlot(n, set, w.somePeer(n))
 	case k < 13:
 		n.command(func(s *state, now time.Duration, id uint64) output { return s.bumpEpoch(now, id) }, w.logged(n, "BUMPEPOCH"))
 	case k < 15:
@@ -539,13 +643,7 @@ func (w *simWorld) someCommand() {
 			n.meet(other.addr)
 		}
 	case k < 16:
-		id := w.somePeer(n)
-		force := w.chance(0.1)
-		w.logf("%s: FORGET %s %v", n.name(), id.short(), force)
-		n.command(func(s *state, now time.Duration, cmd uint64) output { return s.forget(now, cmd, id, force) }, w.logged(n, "FORGET"))
-		if force {
-			w.ledger.forced[id] = true
-		}
+		w.forget(n, w.somePeer(n), w.chance(0.1))
 	case k < 17:
 		hard, keys := w.chance(0.5), len(n.store.values) > 0 && w.chance(0.9)
 		w.logf("%s: RESET %v", n.name(), hard)

@@ -151,7 +151,8 @@ type simNode struct {
 	knownShards          map[ShardID]Epoch
 	silentSince          time.Duration
 	isolatedAt           time.Duration
-	served               uint64
+	wasReset             bool // it is of no deployment any more
+	lastEpoch            uint64
 }
 
 type simPeerSeen struct {
@@ -180,14 +181,16 @@ type simWorld struct {
 	sent   [numMsgKinds]uint64
 	sentB  [numMsgKinds]uint64
 
-	ledger simLedger
-	fails  []string
-	stopAt bool // at the first violation
-	trace  *simTrace
-	calm   bool
-	filter func(f *simFlight, to *simNode) bool // directed schedules: false drops
-	tap    func(n *simNode, what any)
-	onSend func(n *simNode, m message)
+	ledger  simLedger
+	fails   []string
+	stopAt  bool // at the first violation
+	trace   *simTrace
+	calm    bool
+	clocks  float64                              // by how much their rates may differ
+	reading bool                                 // a node reads a frame
+	filter  func(f *simFlight, to *simNode) bool // directed schedules: false drops
+	tap     func(n *simNode, what any)
+	onSend  func(n *simNode, m message)
 }
 
 // simTrace keeps the last lines.
@@ -223,6 +226,7 @@ func (w *simWorld) fail(name, format string, args ...any) {
 func newSimWorld(seed uint64) *simWorld {
 	w := &simWorld{seed: seed, r: rand.New(rand.NewPCG(seed, 0x5107)), nt: simNT, at: map[string]*simNode{}, hash: 14695981039346656037}
 	w.faults = simFaults{opsEvery: 10 * time.Millisecond, replyBy: time.Millisecond}
+	w.clocks = 0.01
 	w.ledger.init()
 	return w
 }
@@ -259,7 +263,7 @@ func (w *simWorld) mean(d time.Duration) time.Duration {
 func (w *simWorld) addNode() *simNode {
 	n := &simNode{w: w, index: len(w.nodes), host: fmt.Sprint("host", len(w.nodes)), rate: 1, disk: map[cellKey][]byte{},
 		replies: map[uint64]func(*commandError){}, isolatedAt: never}
-	n.rate = 0.995 + 0.01*w.r.Float64()
+	n.rate = 1 + w.clocks*(w.r.Float64()-0.5)
 	w.nodes = append(w.nodes, n)
 	return n
 }
@@ -307,6 +311,7 @@ func (n *simNode) boot(addr string) {
 	n.replies = map[uint64]func(*commandError){}
 	n.knownPeers, n.knownShards, n.lastTable, n.lastPeers = map[NodeID]simPeerSeen{}, map[ShardID]Epoch{}, 0, 0
 	n.lastBuckets = [numBuckets]uint64{}
+	n.lastEpoch = core.epochHigh
 	n.tickAt = never
 	n.isolatedAt = never
 	if len(n.seeds) > 0 {
@@ -491,7 +496,7 @@ func (n *simNode) restart() {
 func (n *simNode) send(m send) {
 	w := n.w
 	f := &simFlight{from: *m.from, node: int32(n.index), addr: m.to.addr, msg: m.msg, to: m.to.wanted}
-	w.checkSend(n, m.msg)
+	w.checkSend(n, m.from, m.msg)
 	if w.onSend != nil {
 		w.onSend(n, m.msg)
 	}
@@ -551,7 +556,9 @@ func (w *simWorld) deliver(f *simFlight) {
 	}
 	w.mixHash(uint64(to.index)<<8 | uint64(f.msg.kind()))
 	before := w.beforeForeign(f, to)
+	w.reading = true
 	to.do(func(s *state, now time.Duration) output { return s.receive(now, f.from, f.to, f.msg) })
+	w.reading = false
 	w.afterForeign(f, to, before)
 }
 
