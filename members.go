@@ -876,6 +876,9 @@ func (s *state) wipe(hard bool) {
 	s.forgetVotes()
 	s.change, s.form, s.lead, s.stand, s.knownRecord = nil, formation{}, nil, nil, nil
 	s.stages, s.gone, s.arrived = map[uint64]*heldStage{}, map[Slot]goneSlot{}, nil
+	for id := range s.used {
+		s.mark(cellKey{kind: cellUsed, id: id})
+	}
 	s.used, s.heard = map[ShardID]uint64{}, map[ShardID]uint64{}
 	s.cluster = ClusterID{}
 	s.peers = newPeerSet(&s.table, s.salt())

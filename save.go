@@ -180,7 +180,7 @@ func (s *state) loadCell(c cell) error {
 			s.id, s.key, s.cluster, s.starts, s.promise = v.ID, v.Key, v.Cluster, v.Starts, v.Promise
 		})
 	case cellPeer:
-		return loadChecked(c, func(v *peerEntry) { s.peers.insert(&peer{peerEntry: *v}) })
+		return s.loadPeer(c)
 	case cellSlots:
 		return loadChecked(c, func(v *slotRuns) { v.each(s.table.setSlot) })
 	case cellShard:
@@ -221,6 +221,18 @@ func (s *state) loadCell(c cell) error {
 	default:
 		return fmt.Errorf("unknown kind, expected 1 to %d", cellEpoch)
 	}
+}
+
+func (s *state) loadPeer(c cell) error {
+	var e peerEntry
+	if err := loadChecked(c, func(v *peerEntry) { e = *v }); err != nil {
+		return err
+	}
+	if e.ID != NodeID(c.key.id) {
+		return fmt.Errorf("entry of node %s", e.ID)
+	}
+	s.peers.insert(&peer{peerEntry: e})
+	return nil
 }
 
 func (c *startCell) check() error { return c.Value.check() }
