@@ -386,6 +386,19 @@ func TestEveryNumberIsBounded(t *testing.T) {
 	}
 }
 
+// Nor may a node of this cluster that is not known here raise them.
+func TestStrangerMayNotRaiseNumbers(t *testing.T) {
+	w := newRules(t)
+	ns := w.cluster(3, 3)
+	a, b := ns[0], ns[1]
+	for _, version := range []uint64{1 << 60, 5} {
+		e := b.core.self.peerEntry
+		e.State, e.Version = leaving, version
+		a.getsAs(stranger(a.core.cluster), &updateMsg{Peers: []peerEntry{e}})
+	}
+	require.Equal(t, uint64(5), a.knows(b).Version)
+}
+
 // A node that has seen no other table yet takes what it is shown: it has been
 // away, or is new.
 func TestNumbersAreTakenUntilATableWasTheSame(t *testing.T) {

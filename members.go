@@ -126,7 +126,7 @@ func (s *state) hearsMet(p *peer, m message) bool {
 	}
 	for i := range u.Peers {
 		if e := &u.Peers[i]; e.ID == p.ID && e.newerState(&p.peerEntry) {
-			s.mergePeer(s.self, e)
+			s.mergePeer(p, e)
 			return true
 		}
 	}
@@ -144,8 +144,9 @@ func (s *state) askStranger(from *sender, m message) {
 		}
 	case *updateMsg:
 		// Entries of the membership alone, and nothing else, may be read of it.
+		p := &peer{peerEntry: peerEntry{ID: from.ID, Key: from.Key, Addr: from.Addr}, incarnation: from.Incarnation}
 		for i := range m.Peers {
-			s.mergePeer(s.self, &m.Peers[i])
+			s.mergePeer(p, &m.Peers[i])
 		}
 	case *digestMsg:
 		if !m.Answer {

@@ -508,6 +508,26 @@ func TestNodeThatIsTakenIsInvitedUntilItComes(t *testing.T) {
 	require.Equal(t, a.core.cluster, x.core.cluster)
 }
 
+// A member that somebody else has met is asked what it knows, and shown what is
+// known here, before it is a member here too.
+func TestMemberThatIsNotKnownYetExchangesEntries(t *testing.T) {
+	w := newRules(t)
+	ns := w.cluster(1, 3)
+	a, b, c := ns[0], ns[1], ns[2]
+	x := w.boot()
+	w.lose = func(m ruleMail) bool { // b hears of x by x alone, and x of b by a
+		u, ok := m.msg.(*updateMsg)
+		return m.to == b && (m.from == a || m.from == c) && (ok && len(u.Peers) > 0 || m.msg.kind() == msgDigest)
+	}
+	x.meet(a)
+	w.until("b knows x", func() bool { return b.knows(x) != nil && !x.core.cluster.IsZero() })
+	w.until("calm", w.calm)
+	who := stranger(a.core.cluster)
+	require.Contains(t, said(a.getsAs(who, &digestMsg{Table: make([]uint64, numBuckets), Peers: make([]uint64, numBuckets)})), "DIGEST", "it is shown what is known here")
+	require.Contains(t, said(a.getsAs(who, &digestMsg{Answer: true, WantP: ^uint64(0)})), "UPDATE 4 peers")
+	require.Nil(t, a.core.peers.get(who.ID))
+}
+
 // ---- FORGET
 
 func TestForget(t *testing.T) {
@@ -525,6 +545,14 @@ func TestForget(t *testing.T) {
 		{"a primary with slots, by force", func(ns []*ruleNode) NodeID { return ns[1].core.id }, true, "OK", leaving},
 		{"a voter", func(ns []*ruleNode) NodeID { return ns[2].core.id }, false, "OK", leaving},
 		{"a node that does not vote", func(ns []*ruleNode) NodeID { return ns[3].core.id }, false, "OK", forgotten},
+		{"a node that is forgotten already", func(ns []*ruleNode) NodeID {
+			ns[0].forget(ns[3].core.id, false)
+			return ns[3].core.id
+		}, false, "OK", forgotten},
+		{"a voter that is leaving already", func(ns []*ruleNode) NodeID {
+			ns[0].forget(ns[2].core.id, false)
+			return ns[2].core.id
+		}, false, "OK", leaving},
 	} {
 		w := newRules(t)
 		ns := w.cluster(2, 4)

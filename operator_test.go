@@ -434,6 +434,111 @@ func TestOperationThatIsOutbidMayStillHappen(t *testing.T) {
 	require.Equal(t, "CLUSTERDOWN no majority of the voters has answered; it may still happen", w.settle(r))
 }
 
+// A MOVE that another has been quicker with ends the operation: the slot is his.
+func TestOperationWhoseSlotIsTaken(t *testing.T) {
+	w, _, b, c, d := withoutOwner(t)
+	w.lose = kindsOf(msgMove)
+	r := d.addSlots("5-6")
+	w.deliver()
+	op := d.core.ops[0]
+	m := &refuseMsg{Voters: d.core.table.voters.Version, Ballot: op.move.id, Why: refuseMoved}
+	m.Accepted.add(6, accepted{c.shard(), 9, Epoch{Number: 9}})
+	d.gets(b, m)
+	require.Equal(t, "CLUSTERDOWN Slot 6 is already busy; it may still happen", r.String())
+	require.Empty(t, d.core.ops)
+}
+
+// Nobody takes slots while its own shard is not open.
+func TestOperationNeedsAnOpenShard(t *testing.T) {
+	const want = "CLUSTERDOWN this node's shard is not open"
+	w, _, _, _, d := withoutOwner(t)
+	d.core.lead.opened = false
+	require.Equal(t, want, d.addSlots("5").String())
+
+	w, _, _, _, d = withoutOwner(t)
+	w.hold = kindsOf(msgAccept)
+	r := d.addSlots("5")
+	w.deliver()
+	require.NotNil(t, d.core.ops[0].recording)
+	d.core.lead = nil
+	w.releaseHeld()
+	require.Equal(t, want, r.String())
+}
+
+// Who is asked for what another has to do says nothing: the asker knows better
+// by then, and asks him.
+func TestForwardToWhoIsNotTheOneToAsk(t *testing.T) {
+	_, a, b, c, d := withoutOwner(t)
+	m := &forwardMsg{Request: 1, Slots: moveRuns{{10, 10, 1}}, From: a.shard(), To: d.shard()}
+	require.Equal(t, "silence", said(b.gets(c, m)))
+	require.Empty(t, b.core.forwarded)
+	require.Empty(t, b.core.forwards)
+}
+
+// A hand-over for an operator that another vote comes between says how far it
+// has come.
+func TestCommandsOfADeposedPrimary(t *testing.T) {
+	depose := func(a, b *ruleNode) {
+		a.gets(b, &updateMsg{Shards: []shardRow{{a.shard(), Epoch{99, false, NodeID{0xee}}}}})
+	}
+	w, a, b, _, _ := withoutOwner(t)
+	r := a.delSlots("10")
+	depose(a, b)
+	require.Equal(t, "CLUSTERDOWN another node leads the shard now, nothing has changed", r.String())
+
+	w, a, b, _, _ = withoutOwner(t)
+	w.lose = kindsOf(msgMove)
+	r = a.delSlots("10")
+	a.freezes(false)
+	depose(a, b)
+	require.Equal(t, "CLUSTERDOWN another node leads the shard now; it may still happen", r.String())
+}
+
+func TestCommandOfWhichAPartHasMoved(t *testing.T) {
+	w, a, b, c, _ := withoutOwner(t)
+	w.lose = kindsOf(msgMove)
+	a.core.vote.current.ID++ // its own vote is silent
+	r := a.delSlots("10-12")
+	a.freezes(false)
+	g := a.core.lead.gives[0]
+	c.core.setAccepted(11, accepted{ShardID{}, 2, a.epoch()})
+	a.gets(b, &refuseMsg{Voters: a.core.table.voters.Version, Shard: a.shard(), Epoch: a.epoch(), Ballot: g.ballot.id,
+		Why: refusePromised, Promised: Epoch{a.epoch().Number + 4, false, NodeID{0xee}}})
+	w.run(ruleNT)
+	require.Equal(t, "TRYAGAIN another vote came between: slots 10 12 have not moved", r.String())
+	require.Equal(t, "-", b.owns(11))
+	require.True(t, a.serves(10))
+}
+
+// A node that becomes another answers what it was asked before.
+func TestCommandsOfANodeThatBecomesAnother(t *testing.T) {
+	const reset = "CLUSTERDOWN this node has been reset meanwhile"
+	for _, row := range []struct {
+		name string
+		lose []msgKind
+		do   func(d *ruleNode) *ruleReply
+		want string
+	}{
+		{"an operation before its MOVE", []msgKind{msgRecord}, func(d *ruleNode) *ruleReply { return d.addSlots("5") }, reset},
+		{"an operation after its MOVE", []msgKind{msgMove}, func(d *ruleNode) *ruleReply { return d.addSlots("5") }, reset + "; it may still happen"},
+		{"a forward", []msgKind{msgForward}, func(d *ruleNode) *ruleReply { return d.setSlots("10", d) }, reset},
+		{"what waits for a vote", []msgKind{msgVote}, func(d *ruleNode) *ruleReply {
+			return d.command(func(s *state, now time.Duration, id uint64) output { return s.bumpEpoch(now, id) })
+		}, reset},
+		{"what is done, and not known to all", []msgKind{msgUpdated}, func(d *ruleNode) *ruleReply { return d.addSlots("5") }, "OK"},
+	} {
+		w, _, _, _, d := withoutOwner(t)
+		w.lose = kindsOf(row.lose...)
+		r := row.do(d)
+		w.deliver()
+		require.Equal(t, "no reply", r.String(), row.name)
+		d.step(func(s *state, now time.Duration) output { s.begin(now); s.wipe(false); return s.end() })
+		if got := r.String(); got != row.want {
+			t.Errorf("%s: %s, want %s", row.name, got, row.want)
+		}
+	}
+}
+
 // Two nodes that take one slot: one of them gets it.
 func TestTwoOperationsOnOneSlot(t *testing.T) {
 	w, _, _, c, d := withoutOwner(t)
@@ -607,6 +712,7 @@ func TestTakeoverWithoutAMajorityImposesTheLiving(t *testing.T) {
 	require.False(t, a.core.majorityHeard())
 	r := d.takeover()
 	require.Equal(t, "no reply", r.String())
+	require.Equal(t, "TRYAGAIN voters are being imposed already", d.takeover().String())
 	require.Equal(t, "OK", w.settle(r))
 	require.Equal(t, "d", a.voters(), "an odd number, itself among them")
 	require.Equal(t, uint64(1), a.core.table.voters.Version.Forced)

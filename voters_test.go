@@ -629,6 +629,17 @@ func TestChangeBeginsAgainAfterAWhile(t *testing.T) {
 	require.True(t, first.ballot.less(x.a.core.change.ballot))
 }
 
+// A change that somebody else has decided meanwhile is over.
+func TestChangeEndsWhenAnotherIsDecided(t *testing.T) {
+	x := newElectorate(t)
+	x.w.lose = kindsOf(msgStop, msgStopped)
+	x.a.forget(x.b.core.id, false)
+	x.w.until("begun", func() bool { return x.a.core.change != nil })
+	x.a.gets(x.c, &updateMsg{Voters: []voterSet{{voterVersion{Number: 2}, 99, []member{x.a.member(), x.c.member(), x.d.member()}}}})
+	require.Nil(t, x.a.core.change)
+	require.True(t, x.a.core.vote.stop.isZero())
+}
+
 // ---- D15: voters that an operator imposes
 
 func TestForceVotersIsRefused(t *testing.T) {
