@@ -251,10 +251,7 @@ func elsewhere(err error) bool {
 // again.
 func (a *attempt) once(ctx context.Context) (value []byte, again bool, err error) {
 	n := a.c.n
-	owner, self, err := a.target()
-	if err != nil {
-		return nil, true, a.pause(ctx, err)
-	}
+	owner, self := a.target()
 	a.node = owner.ID
 	var ran bool
 	if self {
@@ -265,25 +262,20 @@ func (a *attempt) once(ctx context.Context) (value []byte, again bool, err error
 	return a.judge(ctx, value, ran, err)
 }
 
-// target is the node to ask.
-func (a *attempt) target() (owner NodeInfo, self bool, err error) {
+// target is the node to ask: this one, too, where it is to say why not.
+func (a *attempt) target() (owner NodeInfo, self bool) {
 	v := a.c.n.engine.view.Load()
 	if !a.to.IsZero() {
 		for i := range v.nodes {
 			if v.nodes[i].ID == a.to {
-				return v.nodes[i], v.nodes[i].Self, nil
+				return v.nodes[i], v.nodes[i].Self
 			}
 		}
 	}
-	d := v.route(a.q.slot)
-	switch {
-	case v.owns(a.q.slot):
-		return v.self, true, nil
-	case d.action == routeMoved:
-		return *d.owner, false, nil
-	default:
-		return v.self, true, nil // which says why not
+	if d := v.route(a.q.slot); d.action == routeMoved {
+		return *d.owner, false
 	}
+	return v.self, true
 }
 
 // remote sends the request to another node.

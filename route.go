@@ -178,8 +178,14 @@ func (v *view) All() iter.Seq2[SlotRange, NodeInfo] {
 
 // owns reports whether the table gives a slot to this node.
 func (v *view) owns(slot Slot) bool {
-	l, ok := v.leaders[v.entry(slot).shard]
-	return ok && l.node >= 0 && v.nodes[l.node].Self && v.nodes[l.node].Shard == v.entry(slot).shard
+	shard := v.entry(slot).shard
+	l, ok := v.leaders[shard]
+	return ok && v.mine(l, shard)
+}
+
+// mine reports whether l, the leader of a shard, is this node as its primary.
+func (v *view) mine(l leader, shard ShardID) bool {
+	return l.node >= 0 && v.nodes[l.node].Self && v.nodes[l.node].Shard == shard
 }
 
 type routeAction uint8
@@ -200,13 +206,15 @@ type decision struct {
 // route decides where a request goes for a slot that this node does not serve
 // now. The cases are in order of precedence: the first that matches wins.
 func (v *view) route(slot Slot) decision {
-	l, known := v.leaders[v.entry(slot).shard]
+	shard := v.entry(slot).shard
+	l, known := v.leaders[shard]
+	owned := known && v.mine(l, shard)
 	switch {
-	case v.entry(slot).shard.IsZero():
+	case shard.IsZero():
 		return decision{action: routeDown, reason: "Hash slot not served"}
-	case v.owns(slot) && v.late.Contains(slot):
+	case owned && v.late.Contains(slot):
 		return decision{action: routeTryAgain, reason: fmt.Sprintf("slot %d has come by hearsay and waits for a vote", slot)}
-	case v.owns(slot):
+	case owned:
 		return decision{action: routeDown, reason: v.reasonOr("this node does not serve the slot yet")}
 	case v.cluster.IsZero() && !v.ok:
 		return decision{action: routeDown, reason: v.reason}

@@ -20,7 +20,7 @@ import (
 const ruleNT = time.Second
 
 type ruleWorld struct {
-	t     *testing.T
+	t     testing.TB
 	now   time.Duration
 	nodes []*ruleNode
 	mail  []ruleMail // sent and not delivered yet, in order
@@ -78,7 +78,7 @@ func (r *ruleReply) String() string {
 	}
 }
 
-func newRules(t *testing.T) *ruleWorld { return &ruleWorld{t: t, now: time.Hour} }
+func newRules(t testing.TB) *ruleWorld { return &ruleWorld{t: t, now: time.Hour} }
 
 // ruleRandom is chance without surprise: the first byte of the node's id, and
 // that of its first shard, are its number.

@@ -9,7 +9,7 @@ import (
 )
 
 // lone is a core that knows nobody, as a member of a cluster.
-func lone(t *testing.T, number int) *state {
+func lone(t testing.TB, number int) *state {
 	t.Helper()
 	s, err := newState(coreConfig{nodeTimeout: ruleNT, maxVoters: maxVotersDefault, incarnation: 1, random: ruleRandom(number)}, nil)
 	require.NoError(t, err)
