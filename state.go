@@ -297,6 +297,7 @@ func (s *state) boot(now time.Duration) output {
 	s.vote.startedAt, s.vote.activeAt = s.now, s.now
 	s.votersAt, s.wantedAt, s.strangerAt = s.now, never, never
 	s.primary, s.graceAt, s.grace = s.now, s.now, s.cfg.nodeTimeout/2
+	s.stopWaits()
 	for _, p := range s.peers.ordered {
 		p.resetVolatile(s.now)
 		p.nextBeat = s.now + s.jitter(s.beatPeriod(p))

@@ -596,6 +596,27 @@ func TestChangeGoesOnWithoutItsProposer(t *testing.T) {
 	}
 }
 
+func TestStoppedVoterWaitsBeforeItStartsAgain(t *testing.T) {
+	for _, restarts := range []bool{false, true} {
+		x := newElectorate(t)
+		x.a.crash()
+		x.w.lose = kindsOf(msgStop)
+		x.w.run(ruleNT / 10)
+		who := *x.a.core.who
+		x.b.getsAs(who, x.stop())
+		if restarts {
+			x.w.run(ruleNT / 5)
+			x.b.restart()
+		}
+		began := x.w.now
+		x.w.until("another ballot", func() bool { return x.b.core.vote.stop != x.ballot })
+		if waited := x.w.now - began; waited < ruleNT/4 || waited > ruleNT/2+ruleNT/20 {
+			t.Errorf("restarts %v: again after %v, want NodeTimeout/4 to NodeTimeout/2", restarts, waited)
+		}
+		require.Equal(t, ballot{x.ballot.Number + 1, x.b.core.id}, x.b.core.vote.stop)
+	}
+}
+
 // Any change of size is safe, and costs no service.
 func TestServiceGoesOnWhileTheVotersChange(t *testing.T) {
 	w := newRules(t)

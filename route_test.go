@@ -1,0 +1,243 @@
+package slotmesh
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Where a request goes for a slot that is not served here.
+func TestWhereARequestGoes(t *testing.T) {
+	const slot = 9000 // of b, in a cluster of three voters where a and b own all slots and d none
+	for _, row := range []struct {
+		name string
+		make func(w *ruleWorld) *ruleNode // who is asked
+		want string
+	}{
+		{"formed, the owner is another", func(w *ruleWorld) *ruleNode { return w.cluster(2, 4)[0] }, "MOVED b"},
+		{"formed without own slots, the owner is another", func(w *ruleWorld) *ruleNode { return w.cluster(2, 4)[3] }, "MOVED b"},
+		{"formed, the owner is leaving", func(w *ruleWorld) *ruleNode {
+			ns := w.cluster(2, 4)
+			ns[0].forget(ns[1].core.id, true)
+			return ns[0]
+		}, "MOVED b"},
+		{"formed, the owner has failed", func(w *ruleWorld) *ruleNode {
+			ns := w.cluster(2, 4)
+			ns[1].crash()
+			w.run(2 * ruleNT)
+			return ns[3]
+		}, "CLUSTERDOWN the primary of the slot has failed"},
+		{"formed, the owner was forgotten", func(w *ruleWorld) *ruleNode {
+			ns := w.cluster(2, 4)
+			ns[1].crash()
+			ns[0].forget(ns[1].core.id, true)
+			w.until("replaced", func() bool { return ns[0].knows(ns[1]).State == forgotten })
+			return ns[0]
+		}, "CLUSTERDOWN the primary of the slot has failed"},
+		{"formed, the slot is nobody's", func(w *ruleWorld) *ruleNode {
+			ns := w.cluster(2, 4)
+			w.settle(ns[1].delSlots("9000"))
+			return ns[3]
+		}, "CLUSTERDOWN Hash slot not served"},
+		{"formed, no majority of the voters is heard", func(w *ruleWorld) *ruleNode {
+			ns := w.cluster(2, 4)
+			ns[3].cut = true
+			w.run(2 * ruleNT)
+			return ns[3]
+		}, "CLUSTERDOWN this node does not hear a majority of the voters"},
+		{"formed, its own slot, its lease over", func(w *ruleWorld) *ruleNode {
+			ns := w.cluster(2, 4)
+			ns[1].cut = true
+			w.run(ruleNT)
+			return ns[1]
+		}, "CLUSTERDOWN this node's lease is over: it does not hear a majority of the voters"},
+		{"formed, its own slot, its shard not open", func(w *ruleWorld) *ruleNode {
+			ns := w.cluster(2, 4)
+			ns[1].cut = true
+			ns[1].restart()
+			return ns[1]
+		}, "CLUSTERDOWN this node's shard is not open: it has not won a vote since it started or was deposed"},
+		{"formed, a slot learnt late", func(w *ruleWorld) *ruleNode {
+			ns := w.cluster(2, 4)
+			w.run(2 * ruleNT)
+			w.lose = kindsOf(msgVote)
+			ns[3].gets(ns[0], &updateMsg{Slots: slotRuns{Shards: []ShardID{ns[3].shard()}, Runs: []slotRun{{slot, slot, 0, 2}}}})
+			return ns[3]
+		}, "TRYAGAIN slot 9000 has come by hearsay and waits for a vote"},
+		{"formed, a slot that no voter knows here", func(w *ruleWorld) *ruleNode {
+			ns := w.cluster(2, 4)
+			w.run(2 * ruleNT)
+			ns[3].gets(ns[0], &updateMsg{Slots: slotRuns{Shards: []ShardID{ns[3].shard()}, Runs: []slotRun{{slot, slot, 0, 2}}}})
+			w.run(ruleNT / 5)
+			return ns[3]
+		}, "CLUSTERDOWN this node does not serve the slot yet"},
+		{"unformed, the owner is another", func(w *ruleWorld) *ruleNode { return w.owners(2)[0] }, "MOVED b"},
+		{"unformed, another slot is nobody's", func(w *ruleWorld) *ruleNode {
+			ns := w.owners(2)
+			w.settle(ns[1].delSlots("9001"))
+			return ns[0]
+		}, "CLUSTERDOWN 1 slots have no owner"},
+	} {
+		w := newRules(t)
+		n := row.make(w)
+		d := n.core.publish().route(slot)
+		got := ""
+		switch d.action {
+		case routeMoved:
+			got = "MOVED " + w.letter(d.owner.ID)
+		case routeTryAgain:
+			got = "TRYAGAIN " + d.reason
+		case routeDown:
+			got = "CLUSTERDOWN " + replaceID(d.reason, w)
+		}
+		if got != row.want {
+			t.Errorf("%s: %s, want %s", row.name, got, row.want)
+		}
+	}
+}
+
+// replaceID leaves the id out of "the primary … of slot … has failed".
+func replaceID(text string, w *ruleWorld) string {
+	for _, n := range w.nodes {
+		if text == "the primary "+n.core.id.String()+" of slot 9000 has failed" {
+			return "the primary of the slot has failed"
+		}
+	}
+	return text
+}
+
+// The published table says what the core knows, and does not change.
+func TestPublishedTable(t *testing.T) {
+	w := newRules(t)
+	ns := w.cluster(2, 4)
+	a, b, c, d := ns[0], ns[1], ns[2], ns[3]
+	var table SlotTable = a.core.publish()
+	owner, ok := table.Owner(9000)
+	require.True(t, ok)
+	require.Equal(t, NodeInfo{ID: b.core.id, Addr: "addr-b", ClientAddr: "client-b", Host: "host-b", Shard: b.shard(), Voter: true}, owner)
+	self, ok := table.Owner(5)
+	require.True(t, ok)
+	require.True(t, self.Self)
+	_, ok = table.Owner(NumSlots)
+	require.False(t, ok)
+	require.Equal(t, uint64(1), table.Move(5))
+	require.Equal(t, uint64(0), table.Move(NumSlots))
+	mine := table.Slots(a.core.id)
+	require.Equal(t, "0-8191", mine.String())
+	none := table.Slots(c.core.id)
+	require.True(t, none.Empty())
+	var ids []NodeID
+	for _, n := range table.Nodes() {
+		ids = append(ids, n.ID)
+	}
+	require.Equal(t, []NodeID{a.core.id, b.core.id, c.core.id, d.core.id}, ids)
+	require.True(t, slices.IsSortedFunc(table.Shards(), func(x, y ShardInfo) int { return x.ID.compare(y.ID) }))
+	require.Len(t, table.Shards(), 2, "with slots")
+	require.Equal(t, b.epoch(), table.Shards()[1].Epoch)
+
+	require.Equal(t, "OK", w.settle(a.delSlots("5")))
+	require.Equal(t, "OK", w.settle(a.setSlots("6-7", d)))
+	c.crash()
+	w.run(2 * ruleNT)
+	a.forget(b.core.id, true)
+	_, ok = table.Owner(5)
+	require.True(t, ok, "a view never changes")
+	now := a.core.publish()
+	_, ok = now.Owner(5)
+	require.False(t, ok)
+	var ranges []string
+	for r, n := range now.All() {
+		ranges = append(ranges, r.String()+w.letter(n.ID))
+	}
+	require.Equal(t, []string{"0-4a", "6-7d", "8-8191a", "8192-16383b"}, ranges)
+	for r := range now.All() {
+		require.Equal(t, "0-4", r.String())
+		break
+	}
+	nodes := now.Nodes()
+	require.True(t, nodes[2].Silent)
+	require.True(t, nodes[1].Leaving)
+	nodes[0].Addr = "changed"
+	require.NotEqual(t, "changed", now.Nodes()[0].Addr, "the list is the caller's own")
+	require.True(t, now.owns(4) && !now.owns(9000) && !now.owns(5))
+}
+
+// Ready waits until wanted = voters in the node's own eyes and the newest set's
+// majority is active.
+func TestWhyANodeIsNotReady(t *testing.T) {
+	for _, row := range []struct {
+		name string
+		make func(w *ruleWorld) *ruleNode
+		want string
+	}{
+		{"a calm cluster", func(w *ruleWorld) *ruleNode { return w.cluster(1, 4)[0] }, ""},
+		{"a node without slots", func(w *ruleWorld) *ruleNode { return w.cluster(1, 4)[3] }, ""},
+		{"unformed by hand", func(w *ruleWorld) *ruleNode { return w.boot() }, "the cluster has not formed yet: 16384 slots have no owner"},
+		{"unformed with all slots", func(w *ruleWorld) *ruleNode { return w.owners(2)[0] }, "the cluster has not formed yet: the owners do not show the same table yet"},
+		{"unformed by number", func(w *ruleWorld) *ruleNode { return w.grid("ab", 3, 1)[0] }, "the cluster has not formed yet: it forms once 6 nodes with the same seeds and numbers are here"},
+		{"its shard is not open", func(w *ruleWorld) *ruleNode {
+			a := w.cluster(1, 4)[0]
+			a.cut = true
+			a.restart()
+			return a
+		}, "this node's shard is not open yet"},
+		{"voters are not active", func(w *ruleWorld) *ruleNode {
+			ns := w.cluster(1, 4)
+			d := ns[3]
+			d.gets(ns[0], &updateMsg{Voters: []voterSet{{voterVersion{Number: 2}, 99, ns[0].core.table.voters.Members}}})
+			return d
+		}, "a majority of the voters does not vote yet"},
+		{"other voters are wanted", func(w *ruleWorld) *ruleNode {
+			ns := w.cluster(1, 4)
+			w.lose = kindsOf(msgStop)
+			ns[1].crash()
+			w.run(ruleNT + ruleNT/10)
+			return ns[0]
+		}, "the voters are about to change"},
+		{"a slot is nobody's", func(w *ruleWorld) *ruleNode {
+			a := w.cluster(1, 4)[0]
+			w.settle(a.delSlots("5"))
+			return a
+		}, "1 slots have no owner"},
+		{"forgotten", func(w *ruleWorld) *ruleNode {
+			ns := w.cluster(1, 4)
+			ns[0].forget(ns[3].core.id, false)
+			w.run(ruleNT)
+			return ns[3]
+		}, "this node has been forgotten by its cluster"},
+	} {
+		w := newRules(t)
+		n := row.make(w)
+		if got := n.core.publish(); got.unready != row.want || got.ready != (row.want == "") {
+			t.Errorf("%s: ready %v, %q, want %q", row.name, got.ready, got.unready, row.want)
+		}
+	}
+}
+
+// Seeds are names; where the node there says that it lives is what is looked
+// for among the members.
+func TestSeedIsKnownByTheAddressThatItShows(t *testing.T) {
+	w := newRules(t)
+	ns := w.cluster(1, 2)
+	a, b := ns[0], ns[1]
+	a.core.setSeeds([]string{"b.example"})
+	seeds := func() int { return w.count(func() { w.run(ruleNT) }, kindsOf(msgSeed)) }
+	require.NotZero(t, seeds())
+	a.core.seedIs("b.example", b.cfg.addr)
+	a.core.seedIs("c.example", "elsewhere")
+	require.Zero(t, seeds())
+}
+
+// What a driver changes by itself is told like any change.
+func TestAnnounceWaitsUntilAllKnow(t *testing.T) {
+	w := newRules(t)
+	ns := w.cluster(1, 3)
+	w.hold = kindsOf(msgUpdated)
+	r := ns[0].command(func(s *state, now time.Duration, id uint64) output { return s.announce(now, id, slotsOf(t, "5-9")) })
+	w.deliver()
+	require.Equal(t, "no reply", r.String())
+	w.releaseHeld()
+	require.Equal(t, "OK", r.String())
+}
