@@ -641,3 +641,50 @@ func TestThreeNodesOverTCP(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, v, len(big))
 }
+
+// A command may compute for long, as a script does: its slot waits, the node does
+// not. Real time: what waits for a lock does not count as asleep in fake time.
+func TestASlowCommandStallsItsSlotAlone(t *testing.T) {
+	const nt = 300 * time.Millisecond
+	nodes := form(t, transport.NewMemory(), 3, slotmesh.Config{NodeTimeout: nt})
+	defer closeAll(nodes...)
+	slow := keyAt(nodes[0])
+	slot := slotmesh.KeySlot(slow)
+	var other string
+	for i := 0; other == ""; i++ {
+		k := fmt.Sprint("other", i)
+		if o, _ := nodes[0].Table().Owner(slotmesh.KeySlot(k)); o.ID == nodes[0].ID() && slotmesh.KeySlot(k) != slot {
+			other = k
+		}
+	}
+	running, release := make(chan struct{}), make(chan struct{})
+	result := make(chan error, 1)
+	go func() {
+		result <- nodes[0].Execute(t.Context(), slotmesh.Request{Keys: []string{slow}}, func(tx *slotmesh.Tx) error {
+			close(running)
+			<-release
+			return tx.Put(slow, []byte("slow"))
+		})
+	}()
+	<-running
+	var set slotmesh.SlotSet
+	set.Add(slot)
+	moved := make(chan error, 1)
+	go func() { moved <- nodes[0].Admin().MoveSlots(t.Context(), set, nodes[1].ID()) }()
+	for end := time.Now().Add(4 * nt); time.Now().Before(end); time.Sleep(nt / 20) {
+		require.NoError(t, nodes[2].Client().Set(t.Context(), other, []byte("v")))
+		for _, n := range nodes {
+			for _, info := range n.Table().Nodes() {
+				require.False(t, info.Silent, "node %s, as %s sees it", info.ID, n.ID())
+			}
+		}
+	}
+	close(release)
+	require.NoError(t, <-result)
+	require.NoError(t, <-moved)
+	v, err := nodes[2].Client().Get(t.Context(), slow)
+	require.NoError(t, err)
+	require.Equal(t, "slow", string(v))
+	owner, _ := nodes[2].Table().Owner(slot)
+	require.Equal(t, nodes[1].ID(), owner.ID)
+}

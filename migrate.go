@@ -239,8 +239,8 @@ func (j *jobs) begin(o *outgoing) error {
 			return tryAgain("slot %d is not served here now", slot)
 		}
 		c.mu.Lock()
-		ok := c.serving && c.copying == nil
-		if ok {
+		ok, _ := c.enter()
+		if ok = ok && c.copying == nil; ok {
 			c.copying = o
 		}
 		c.mu.Unlock()
@@ -483,21 +483,28 @@ func (c *dataConn) sendEnd(ctx context.Context, end *dataEnd) (<-chan *dataDone,
 }
 
 // freeze is called by the run loop when no request can get into the slots of a
-// job any more. In place, with no data to send, the slots have to be empty.
+// job any more. The hand-over goes on once nobody runs in them. In place, with no
+// data to send, they have to be empty.
 func (j *jobs) freeze(t freezeTell) {
 	j.mu.Lock()
 	o := j.out[t.job]
 	j.mu.Unlock()
+	slots := t.slots
 	if o != nil {
-		close(o.frozen)
+		j.n.tidy(&slots, func(Slot, *slotCell) {}, func() { close(o.frozen) })
 		return
 	}
-	keys := false
-	for slot := range t.slots.All() {
-		keys = keys || j.n.engine.keys(slot) > 0
-	}
-	position := j.position.Add(1)
-	j.n.next = append(j.n.next, func(s *state, now time.Duration) output { return s.frozen(now, t.job, position, keys && t.inPlace) })
+	var keys atomic.Bool
+	j.n.tidy(&slots, func(slot Slot, _ *slotCell) {
+		if n, err := j.n.cfg.Store.Len(uint16(slot)); n > 0 || err != nil {
+			keys.Store(true)
+		}
+	}, func() {
+		position := j.position.Add(1)
+		j.n.later(func(s *state, now time.Duration) output {
+			return s.frozen(now, t.job, position, keys.Load() && t.inPlace)
+		})
+	})
 }
 
 // ended is called by the run loop when a job of the core has ended.
@@ -564,7 +571,7 @@ func (e *engine) stageSlot(slot Slot, job uint64) bool {
 	c := e.makeCell(slot)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.serving || c.hold != nil {
+	if !c.closed() {
 		return false
 	}
 	c.staging = job
@@ -657,7 +664,7 @@ func (j *jobs) stage(h *heldStage) {
 	j.mu.Unlock()
 	if ready {
 		job, position := h.Job, h.Position
-		j.n.next = append(j.n.next, func(s *state, now time.Duration) output { return s.stageHeld(now, job, position) })
+		j.n.later(func(s *state, now time.Duration) output { return s.stageHeld(now, job, position) })
 	}
 }
 
@@ -696,50 +703,72 @@ func (j *jobs) stageEnded(job uint64) {
 
 // unstage drops the data of a job that has not become live.
 func (j *jobs) unstage(in *incoming) {
-	for slot := range in.slots.All() {
-		c := j.n.engine.cell(slot)
-		if c == nil {
-			continue
-		}
-		c.mu.Lock()
-		if c.staging == in.job {
+	j.n.tidy(&in.slots, func(slot Slot, c *slotCell) {
+		if c.staging == in.job && c.adopting.Load() == nil {
 			c.staging = 0
-			_ = j.n.cfg.Store.Drop(uint16(slot))
+			j.dropData(slot)
 		}
-		c.mu.Unlock()
-	}
+	}, func() {})
 }
 
 // adopt is called by the run loop before slots that have come are served: what
 // was staged for that very move becomes live, anything else goes.
-func (j *jobs) adopt(slots moveRuns) {
-	slots.each(func(slot Slot, move uint64) {
+func (j *jobs) adopt(runs moveRuns) {
+	slots := runs.slots()
+	back := j.backFromNobody(runs)
+	jobs := j.stagedFor(runs)
+	pending := &hold{over: make(chan struct{}), limit: j.n.cfg.NodeTimeout}
+	for slot := range slots.All() {
 		c := j.n.engine.makeCell(slot)
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		staged := j.stagedFor(c.staging, slot, move)
+		c.turn.Add(1)
+		c.adopting.Store(pending)
+	}
+	j.n.tidy(&slots, func(slot Slot, c *slotCell) {
+		if c.adopting.Load() != pending {
+			return // it has gone, and come again, before anybody could look
+		}
+		staged := c.staging != 0 && c.staging == jobs[slot]
 		c.staging = 0
-		if !staged && !j.backFromNobody(slot, move) {
-			_ = j.n.cfg.Store.Drop(uint16(slot))
+		if !staged && !back.Contains(slot) {
+			j.dropData(slot)
+		}
+		c.adopting.CompareAndSwap(pending, nil)
+	}, func() { close(pending.over) })
+}
+
+// stagedFor is the jobs with which all data of slots has come, for these moves.
+func (j *jobs) stagedFor(runs moveRuns) map[Slot]uint64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	jobs := map[Slot]uint64{}
+	runs.each(func(slot Slot, move uint64) {
+		for id, in := range j.in {
+			if in.complete && in.stage != nil && in.stage.names(slot, move) {
+				jobs[slot] = id
+			}
 		}
 	})
+	return jobs
 }
 
-// stagedFor reports whether all data of a slot has come with a job, for a move.
-func (j *jobs) stagedFor(job uint64, slot Slot, move uint64) bool {
+// backFromNobody is the slots that were served here and have only been nobody's
+// since: what they hold is still right.
+func (j *jobs) backFromNobody(runs moveRuns) (back SlotSet) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	in := j.in[job]
-	return in != nil && in.complete && in.stage != nil && in.stage.names(slot, move)
+	runs.each(func(slot Slot, move uint64) {
+		if was, ok := j.owned[slot]; ok && was+2 == move && j.n.core.wentToNobody(slot, was+1) {
+			back.Add(slot)
+		}
+	})
+	return back
 }
 
-// backFromNobody reports whether a slot that was served here has only been
-// nobody's since: what it holds is still right.
-func (j *jobs) backFromNobody(slot Slot, move uint64) bool {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	was, ok := j.owned[slot]
-	return ok && was+2 == move && j.n.core.wentToNobody(slot, was+1)
+// dropData drops what the store holds of a slot.
+func (j *jobs) dropData(slot Slot) {
+	if err := j.n.cfg.Store.Drop(uint16(slot)); err != nil && !errors.Is(err, store.ErrClosed) {
+		j.n.cfg.Logger.Error("the store does not drop a slot", "slot", slot, "error", err)
+	}
 }
 
 // served notes under which moves slots are served here now.
@@ -752,18 +781,20 @@ func (j *jobs) served(slots *SlotSet, v *table) {
 }
 
 // drop is called by the run loop when slots that have gone are served elsewhere.
-func (j *jobs) drop(slots moveRuns) {
-	slots.each(func(slot Slot, _ uint64) {
-		c := j.n.engine.cell(slot)
-		if c == nil {
-			return
-		}
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if !c.serving && c.hold == nil && c.staging == 0 && !j.n.core.table.slotIsOf(slot, j.n.core.self.Shard) {
-			_ = j.n.cfg.Store.Drop(uint16(slot))
+func (j *jobs) drop(runs moveRuns) {
+	var slots SlotSet
+	turns := map[Slot]uint32{}
+	runs.each(func(slot Slot, _ uint64) {
+		if c := j.n.engine.cell(slot); c != nil && !j.n.core.table.slotIsOf(slot, j.n.core.self.Shard) {
+			slots.Add(slot)
+			turns[slot] = c.turn.Load()
 		}
 	})
+	j.n.tidy(&slots, func(slot Slot, c *slotCell) {
+		if c.closed() && c.staging == 0 && c.turn.Load() == turns[slot] {
+			j.dropData(slot)
+		}
+	}, func() {})
 }
 
 // handOffAsked carries out another node's request to give slots away.

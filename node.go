@@ -90,12 +90,15 @@ type node struct {
 	held        []send
 	told        []tell
 	applied     serving
-	holding     *hold                                      // of the slots that are on hold; nil: none are
-	ended       []*hold                                    // to be ended
-	next        []func(s *state, now time.Duration) output // steps that a tell has led to
+	holding     *hold   // of the slots that are on hold; nil: none are
+	ended       []*hold // to be ended
 	replies     map[uint64]chan *commandError
 	nextCall    uint64
 	sleptBefore time.Duration // what the machine had slept when the node started
+
+	laterMu sync.Mutex
+	next    []func(s *state, now time.Duration) output // guarded by laterMu: steps that a tell has led to
+	wake    chan struct{}                              // there are some
 
 	eventsMu sync.Mutex
 	watchers map[*watcher]struct{} // guarded by eventsMu
@@ -123,7 +126,7 @@ func Start(ctx context.Context, cfg Config) (Node, error) {
 		return nil, err
 	}
 	n := &node{cfg: cfg, clock: newClock(), inbox: make(chan delivery, inboxMax), calls: make(chan func(*state, time.Duration) output),
-		replies: map[uint64]chan *commandError{}, watchers: map[*watcher]struct{}{}, closed: make(chan struct{})}
+		replies: map[uint64]chan *commandError{}, watchers: map[*watcher]struct{}{}, closed: make(chan struct{}), wake: make(chan struct{}, 1)}
 	n.changed.init()
 	n.sleptBefore = n.clock.slept()
 	n.ctx, n.cancel = context.WithCancel(context.Background())
@@ -246,11 +249,6 @@ func (n *node) run(booted chan struct{}) {
 		saved = n.saver.done
 	}
 	for {
-		for len(n.next) > 0 {
-			step := n.next[0]
-			n.next = n.next[1:]
-			n.apply(step(n.core, n.now()))
-		}
 		timer.Reset(max(0, n.core.wake-n.now()))
 		select {
 		case d := <-n.inbox:
@@ -259,6 +257,10 @@ func (n *node) run(booted chan struct{}) {
 			n.apply(call(n.core, n.now()))
 		case <-saved:
 			n.applySaved()
+		case <-n.wake:
+			for _, step := range n.takeNext() {
+				n.apply(step(n.core, n.now()))
+			}
 		case <-timer.C:
 			n.engine.slept.Store(int64(n.clock.slept() - n.sleptBefore))
 			n.apply(n.core.tick(n.now()))
@@ -270,6 +272,23 @@ func (n *node) run(booted chan struct{}) {
 }
 
 func (n *node) now() time.Duration { return n.engine.now() }
+
+// later hands a step to the run loop, which may be the caller. Jobs do, once or
+// twice each, so what waits is bounded by their number.
+func (n *node) later(step func(s *state, now time.Duration) output) {
+	n.laterMu.Lock()
+	n.next = append(n.next, step)
+	n.laterMu.Unlock()
+	signal(n.wake)
+}
+
+func (n *node) takeNext() []func(s *state, now time.Duration) output {
+	n.laterMu.Lock()
+	defer n.laterMu.Unlock()
+	steps := n.next
+	n.next = nil
+	return steps
+}
 
 // applySaved goes on after saves have completed, or failed for good.
 func (n *node) applySaved() {
@@ -376,8 +395,10 @@ func (n *node) stopServing() (on SlotSet) {
 	if n.holding = nil; !s.hold.Empty() {
 		n.holding = &hold{over: make(chan struct{}), limit: n.holdLimit()}
 	}
-	n.engine.setServing(&gone, false, nil)
-	n.engine.setServing(&s.hold, false, n.holding)
+	n.engine.shut(&gone)
+	if n.holding != nil {
+		n.engine.setGate(&s.hold, &gate{n.holding})
+	}
 	on = s.slots
 	on.Subtract(&n.applied.slots)
 	on.Union(n.reopened(s))
@@ -405,7 +426,7 @@ func (n *node) reopened(s *serving) *SlotSet {
 func (n *node) startServing(on SlotSet) {
 	if !on.Empty() {
 		n.jobs.served(&on, &n.core.table)
-		n.engine.setServing(&on, true, nil)
+		n.engine.setGate(&on, openGate)
 	}
 	for _, h := range n.ended {
 		close(h.over) // whoever waited looks again

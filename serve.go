@@ -13,12 +13,15 @@ import (
 )
 
 // engine routes and runs requests. Whether this node serves a slot is decided
-// under the lock of the slot, and the request runs under the same lock: nothing
-// can move between the decision and the run. The lock is held for computation
-// only; whatever waits (a freeze, the network) waits outside, on a channel.
+// under the lock of the slot, and the request runs under the same lock. The lock
+// is held for computation only; whatever waits (a freeze, the network) waits
+// outside, on a channel. The run loop closes the gate of a slot without the
+// lock, for a command may hold it for seconds; what has to know that nobody runs
+// any more, as a hand-over does, takes the lock after the gate has closed.
 //
 // A reply is decided under the lock too, after the run: it may leave only if
-// the lease is still held, in the reign in which the request ran.
+// the lease is still held, in the reign in which the request ran, and the slot
+// has not gone meanwhile.
 type engine struct {
 	store    Store
 	clock    *clock
@@ -46,14 +49,42 @@ const (
 
 type cellPage [cellPageSlots]slotCell
 
-// slotCell is the lock of a slot and what it protects.
+// slotCell is what requests know of a slot. The run loop alone changes gate and
+// turn.
 type slotCell struct {
-	mu      sync.RWMutex
-	serving bool
-	hold    *hold     // requests wait for its end; nil: none do
-	copying *outgoing // the hand-over that takes a copy of each effect; nil: none
-	staging uint64    // job whose data comes in here; 0: none
+	gate     atomic.Pointer[gate]
+	turn     atomic.Uint32        // raised when the slot goes, and when it comes by a move
+	adopting atomic.Pointer[hold] // what has come by a move is being made live; nil: is not
+
+	mu      sync.RWMutex // guards what follows, and the slot's data
+	copying *outgoing    // the hand-over that takes a copy of each effect; nil: none
+	staging uint64       // job whose data comes in here; 0: none
 }
+
+// gate is who gets into a slot: everybody, or nobody until hold is over. A slot
+// without a gate is not served here.
+type gate struct {
+	hold *hold // nil: everybody
+}
+
+var openGate = &gate{}
+
+// enter reports whether a request may run now; if not, h may be waited for.
+func (c *slotCell) enter() (ok bool, h *hold) {
+	g := c.gate.Load()
+	switch a := c.adopting.Load(); {
+	case g == nil:
+		return false, nil
+	case g.hold != nil:
+		return false, g.hold
+	case a != nil:
+		return false, a
+	}
+	return true, nil
+}
+
+// closed reports whether nothing is served here, nor will be without a move.
+func (c *slotCell) closed() bool { return c.gate.Load() == nil && c.adopting.Load() == nil }
 
 // hold is what requests wait for: the end of a freeze or of an opening, or room
 // for more effects.
@@ -200,8 +231,8 @@ func (e *engine) get(slot Slot, key string) (value []byte, found, served bool, h
 		return nil, false, false, nil, nil
 	}
 	c.mu.RLock()
-	if !c.serving {
-		h = c.hold
+	turn := c.turn.Load()
+	if ok, h := c.enter(); !ok {
 		c.mu.RUnlock()
 		return nil, false, false, h, nil
 	}
@@ -209,7 +240,7 @@ func (e *engine) get(slot Slot, key string) (value []byte, found, served bool, h
 	if found && entry.ExpireAt != 0 && entry.ExpireAt <= time.Now().UnixMilli() {
 		entry, found = store.Entry{}, false
 	}
-	if err == nil && !e.held(l) {
+	if err == nil && (!e.held(l) || c.turn.Load() != turn) {
 		err = errLeaseOver
 	}
 	c.mu.RUnlock()
@@ -258,7 +289,7 @@ func (e *engine) execute(ctx context.Context, r *Request, f func(*Tx) error, wai
 // try runs f if the slot is served now.
 func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, r *Request, f func(*Tx) error) (done, ran bool, h *hold, err error) {
 	l := e.lease.Load()
-	if !e.held(l) && !e.onHold(c) {
+	if ok, _ := c.enter(); ok && !e.held(l) {
 		return true, false, nil, e.notServedOr(errLeaseOver, slot)
 	}
 	if r.ReadOnly {
@@ -268,8 +299,9 @@ func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, r *Request, f 
 		c.mu.Lock()
 		defer c.mu.Unlock()
 	}
-	if !c.serving {
-		return false, false, c.hold, nil
+	turn := c.turn.Load()
+	if ok, h := c.enter(); !ok {
+		return false, false, h, nil
 	}
 	if c.copying != nil && !r.ReadOnly {
 		if full := c.copying.full(); full != nil {
@@ -289,17 +321,10 @@ func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, r *Request, f 
 			c.copying.effects(slot, tx.ops)
 		}
 	}
-	if !e.held(l) {
+	if !e.held(l) || c.turn.Load() != turn {
 		return true, len(tx.ops) > 0, nil, errLeaseOver
 	}
 	return true, true, nil, nil
-}
-
-// onHold reports whether requests of a slot wait.
-func (e *engine) onHold(c *slotCell) bool {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return !c.serving
 }
 
 // notServedOr is where to go, unless the answer would be here.
@@ -344,13 +369,47 @@ func (e *engine) setLease(reign uint64, until time.Duration) {
 	}
 }
 
-// setServing lets requests into slots, or keeps them out; there they wait if
-// h is not nil.
-func (e *engine) setServing(slots *SlotSet, on bool, h *hold) {
+// setGate lets requests into slots, or makes them wait.
+func (e *engine) setGate(slots *SlotSet, g *gate) {
+	for slot := range slots.All() {
+		e.makeCell(slot).gate.Store(g)
+	}
+}
+
+// shut keeps requests out of slots. What runs there is not acknowledged.
+func (e *engine) shut(slots *SlotSet) {
 	for slot := range slots.All() {
 		c := e.makeCell(slot)
-		c.mu.Lock()
-		c.serving, c.hold = on, h
+		c.turn.Add(1)
+		c.gate.Store(nil)
+	}
+}
+
+// tidy runs f under the lock of each slot: at once where nobody holds it, for
+// the rest in a goroutine, so that the run loop does not wait for a command. It
+// calls done at the end.
+func (n *node) tidy(slots *SlotSet, f func(Slot, *slotCell), done func()) {
+	var busy SlotSet
+	for slot := range slots.All() {
+		c := n.engine.makeCell(slot)
+		if !c.mu.TryLock() {
+			busy.Add(slot)
+			continue
+		}
+		f(slot, c)
 		c.mu.Unlock()
 	}
+	if busy.Empty() {
+		done()
+		return
+	}
+	n.wg.Go(func() {
+		for slot := range busy.All() {
+			c := n.engine.cell(slot)
+			c.mu.Lock()
+			f(slot, c)
+			c.mu.Unlock()
+		}
+		done()
+	})
 }

@@ -90,7 +90,7 @@ func (w *sweeper) page() (keys int, expired []string) {
 	c.mu.RLock()
 	var items []store.Item
 	var next uint64
-	if c.serving {
+	if ok, _ := c.enter(); ok {
 		items, next, _ = w.e.store.Scan(uint16(slot), w.cursor, sweepPage)
 	}
 	c.mu.RUnlock()
