@@ -170,6 +170,33 @@ func TestMoveToNobodyNeedsNoStage(t *testing.T) {
 	require.Equal(t, "moving", m.phase())
 }
 
+// A primary that stands again sends its first MOVE once it has opened its new
+// epoch: the opening names the frozen slots, and would overrule it.
+func TestMoveWaitsUntilItsEpochIsOpen(t *testing.T) {
+	for _, cancelled := range []bool{false, true} {
+		m := newMoving(t)
+		m.a.handOff(1, "5", ShardID{})
+		m.w.hold = kindsOf(msgAccept)
+		m.a.core.vote.stop, m.a.core.vote.stoppedAt = ballot{1, m.b.core.id}, m.w.now+time.Hour // its own vote is silent
+		m.a.command(func(s *state, now time.Duration, id uint64) output { return s.bumpEpoch(now, id) })
+		m.w.until("won, not open", func() bool { return !m.a.core.lead.opened })
+		sent := m.w.count(func() {
+			m.a.frozen(1, 7, false)
+			m.w.run(ruleNT / 5)
+		}, kindsOf(msgMove))
+		require.Zero(t, sent)
+		require.Equal(t, giveReady, m.a.core.lead.gives[0].phase)
+		require.False(t, m.a.serves(5))
+		if cancelled {
+			m.a.thaw(1)
+		}
+		m.w.releaseHeld()
+		m.w.run(ruleNT / 10)
+		require.Equal(t, cancelled, m.a.serves(5))
+		require.Equal(t, []jobTell{{1, !cancelled}}, toldOf[jobTell](m.a))
+	}
+}
+
 // Thaw is possible only before the first MOVE is sent.
 func TestThawOnlyBeforeMove(t *testing.T) {
 	for _, row := range []struct {

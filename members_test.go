@@ -144,8 +144,9 @@ func TestWhoMaySpeakToWhom(t *testing.T) {
 		{"formed, vote of a member not known yet", alone, same, unknown, vote, false, "silence"},
 		{"formed, MEET of a member not known yet", alone, same, unknown, meet, true, welcomed + ", UPDATE"},
 		{"formed, MEET of a forgotten member", alone, same, asTombstone, meet, true, welcomed + ", UPDATE"},
-		{"formed, SEED of a forgotten member", alone, same, asTombstone, seed, false, "silence"},
-		{"formed, vote of a forgotten member", alone, same, asTombstone, vote, false, "silence"},
+		// Who has been forgotten is told so.
+		{"formed, SEED of a forgotten member", alone, same, asTombstone, seed, false, "UPDATE 1 peers"},
+		{"formed, vote of a forgotten member", alone, same, asTombstone, vote, false, "UPDATE 1 peers"},
 
 		// Formed and formed: refused.
 		{"formed, frame of another cluster", alone, other, unknown, beat, false, "REFUSED it belongs to another cluster"},
@@ -823,12 +824,20 @@ func TestResetOfAVoterWaitsForTheNewSet(t *testing.T) {
 	ns := w.cluster(1, 4)
 	a, b := ns[0], ns[1]
 	cluster := b.core.cluster
+	w.lose = kindsOf(msgStop)
 	r := b.reset(false, false)
-	w.deliver()
+	w.run(2 * ruleNT)
 	require.Equal(t, leaving, a.knows(b).State)
-	require.Equal(t, "no reply", r.String())
+	require.Equal(t, "no reply", r.String(), "it votes")
 	require.Equal(t, cluster, b.core.cluster)
-	w.until("another votes", func() bool { return a.voters() == "acd" })
+
+	w.lose = func(m ruleMail) bool { return m.msg.kind() == msgStart && (m.from != a || m.to != b) } // c and d cannot vote yet
+	w.until("another set is in force", func() bool { return a.voters() == "acd" })
+	w.run(ruleNT)
+	require.Equal(t, "no reply", r.String(), "the set without it cannot decide")
+	require.Equal(t, cluster, b.core.cluster)
+
+	w.lose = nil
 	w.until("reset", func() bool { return b.core.cluster.IsZero() })
 	require.Equal(t, "OK", r.String())
 	require.True(t, ns[2].core.active() && ns[3].core.active())
