@@ -74,7 +74,9 @@ func (s *state) raiseEpoch(c *candidacy) {
 // askAll makes every voter due to be asked. Grants of an older set are void.
 func (s *state) askAll(c *candidacy) {
 	c.voters = s.table.voters.ID
-	clear(c.grants)
+	if !mutated(mutMixedVersions) {
+		clear(c.grants)
+	}
 	c.asks = map[NodeID]time.Duration{}
 	for _, v := range s.table.voters.Members {
 		c.asks[v.ID] = s.now
@@ -186,7 +188,7 @@ func (s *state) onRefuse(p *peer, m *refuseMsg) {
 		s.voteRefused(p, c, m)
 		return
 	}
-	if l := s.lead; l != nil && l.epoch == m.Epoch && m.Why == refusePromised {
+	if l := s.lead; l != nil && m.Shard == s.self.Shard && l.epoch == m.Epoch && m.Why == refusePromised {
 		s.outbid(m.Promised.Number)
 	}
 	s.takeRefused(m)
@@ -371,7 +373,7 @@ func (s *state) win(c *candidacy) {
 	for _, g := range c.grants {
 		l.maxLease = max(l.maxLease, time.Duration(g.MaxLease)*time.Millisecond)
 	}
-	if c.why == whyForce && !mutated(mutForceNoWait) {
+	if c.why == whyForce {
 		l.serveFrom = s.now + l.maxLease
 	}
 	r := s.repair(c)
@@ -496,7 +498,7 @@ func (s *state) namedMoves(c *candidacy) func(Slot) (uint64, bool) {
 
 // sendRecord sends a RECORD to the voters that have not accepted it.
 func (s *state) sendRecord(r *recording) {
-	if r.voters != s.table.voters.ID || r.accepts == nil {
+	if r.accepts == nil || r.voters != s.table.voters.ID && !mutated(mutMixedVersions) {
 		r.voters, r.accepts = s.table.voters.ID, map[NodeID]bool{}
 	}
 	r.again = s.now + s.cfg.nodeTimeout/10

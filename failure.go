@@ -47,6 +47,9 @@ func (s *state) failed(p *peer) bool {
 			n++
 		}
 	}
+	if mutated(mutFailAlone) {
+		return n > 0
+	}
 	return n >= s.table.voters.quorum()
 }
 
@@ -103,7 +106,7 @@ func (s *state) allowForLateness() {
 		s.graceAt, s.grace = s.now, nt/2
 	}
 	late := s.now - s.wake
-	if late <= nt/20 {
+	if late <= nt/20 || mutated(mutLateBlames) {
 		return
 	}
 	late = min(late, s.grace)

@@ -348,7 +348,9 @@ func (s *state) formed(v *startValue) {
 	savedAt := s.form.savedAt
 	queued := s.form.queued
 	s.form.queued = nil
-	s.abandon(nil) // what the group has been told by its own rules is not to be told again
+	if !mutated(mutFormPush) {
+		s.abandon(nil) // what the group has been told by its own rules is not to be told again
+	}
 	s.cluster = v.Cluster
 	s.forgetVotes()
 	s.dropTable()

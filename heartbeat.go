@@ -112,6 +112,8 @@ func (s *state) answerClaim(p *peer, h *heartbeat) {
 	}
 	v := s.vote.shard(c.shard)
 	switch {
+	case mutated(mutLeaseAny):
+		h.Lease = s.giveLease(p)
 	case v.promised.less(c.epoch), v.promised == c.epoch && v.olderRecord(c) && !mutated(mutNoBehind):
 		if s.vote.stop.isZero() {
 			h.Flags |= beatBehind

@@ -203,7 +203,7 @@ func (s *state) newMove(giver ShardID, epoch Epoch, moves moveRuns, to ShardID) 
 
 // sendMove sends MOVE to the voters that have not accepted it.
 func (s *state) sendMove(b *moveBallot) {
-	if b.voters != s.table.voters.ID || b.accepts == nil {
+	if b.accepts == nil || b.voters != s.table.voters.ID && !mutated(mutMixedVersions) {
 		b.voters, b.accepts = s.table.voters.ID, map[NodeID]bool{}
 	}
 	b.again = s.now + s.cfg.nodeTimeout/10

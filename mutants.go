@@ -21,18 +21,14 @@ const (
 	mutOpenUnnamed  // the opening record names no slots
 	mutNoRepair     // D4 completes no half-accepted move
 	mutNoRecord     // D4 sends no record
-	mutRecordBack   // an older record overwrites a newer one
-	mutStandAnyBeat // stands on any heartbeat of the primary, leased or not
 	mutNoBehind     // no "behind" for an older record
 	mutNewNoStand   // the primary of a new shard does not stand
 	mutServeRestart // serves after a restart without D8
 	mutActiveOnly   // D3c not counted from this version of the voters
 	mutNoStartWait  // D3c not counted from the voter's start
-	mutForceNoWait  // a winner by FORCE serves at once
 	mutNoRankAgain  // asks again without the wait that the refusal names
 
 	// Leases: D7.
-	mutLeaseShared    // one lease remembered per shard
 	mutLeaseAny       // a lease for any claim of a primary
 	mutLeaseFull      // 1.0 d instead of 0.9 d
 	mutLeaseOldEpoch  // a lease at an older epoch
@@ -60,15 +56,21 @@ const (
 	mutForcedIgnored   // voters compared without forced
 
 	// Membership, formation, operators: D9, D13 to D15, Members.
-	mutTombTie     // equal versions: forgotten does not win
-	mutAddrVersion // the address is under the membership version
-	mutFormEarly   // formation before all P·(1+R) are there
-	mutFormMerge   // groups that claim one slot merge
-	mutFormNoLease // formation without a first lease
-	mutNoClusterID // no cluster id in the handshake
-	mutReplyEarly  // a command is answered before the peers know
-	mutResetEarly  // RESET before the new majority is active
-	mutTakeAlive   // an operator's vote for a primary that lives
+	mutTombTie      // equal versions: forgotten does not win
+	mutAddrVersion  // the address is under the membership version
+	mutFormEarly    // formation before all P·(1+R) are there
+	mutFormMerge    // groups that claim one slot merge
+	mutFormNoLease  // formation without a first lease
+	mutFormServesOn // a former that holds START serves on without a limit
+	mutFormPush     // what unformed nodes push reaches the formed cluster
+	mutNoClusterID  // no cluster id in the handshake
+	mutReplyEarly   // a command is answered before the peers know
+	mutResetEarly   // RESET before the new majority is active
+	mutTakeAlive    // an operator's vote for a primary that lives
+
+	// Failure.
+	mutFailAlone  // one voter's word is enough for FAIL
+	mutLateBlames // a tick that comes late moves no deadline
 
 	numMutants
 )
@@ -77,12 +79,13 @@ const (
 var mutantNames = [numMutants]string{
 	"none",
 	"grant-unsaved", "two-grants", "quorum-low", "old-entry", "mixed-versions", "implicit-voters",
-	"no-lease-wait", "same-any-epoch", "open-unnamed", "no-repair", "no-record", "record-back", "stand-any-beat",
-	"no-behind", "new-no-stand", "serve-restart", "active-only", "no-start-wait", "force-no-wait", "no-rank-again",
-	"lease-shared", "lease-any", "lease-full", "lease-old-epoch", "reply-epoch", "reply-lease", "stop-leases", "record-no-repeat",
+	"no-lease-wait", "same-any-epoch", "open-unnamed", "no-repair", "no-record",
+	"no-behind", "new-no-stand", "serve-restart", "active-only", "no-start-wait", "no-rank-again",
+	"lease-any", "lease-full", "lease-old-epoch", "reply-epoch", "reply-lease", "stop-leases", "record-no-repeat",
 	"move-no-stage", "move-unopened", "move-below", "thaw-late", "late-slot", "stage-dropped", "move-any-before",
 	"start-bare", "start-saved-votes", "start-other-id", "count-inactive", "no-hand-out", "voters-follow", "forced-ignored",
-	"tomb-tie", "addr-version", "form-early", "form-merge", "form-no-lease", "no-cluster-id", "reply-early", "reset-early", "take-alive",
+	"tomb-tie", "addr-version", "form-early", "form-merge", "form-no-lease", "form-serves-on", "form-push", "no-cluster-id", "reply-early", "reset-early", "take-alive",
+	"fail-alone", "late-blames",
 }
 
 func (m mutant) String() string { return mutantNames[m] }

@@ -280,6 +280,9 @@ func (s *state) assess() {
 		return
 	}
 	s.reassess = false
+	if mutated(mutImplicitVoters) {
+		s.votersAreOwners()
+	}
 	var slots, hold SlotSet
 	var epoch Epoch
 	switch l := s.lead; {
@@ -343,7 +346,7 @@ func (s *state) servesUntil() time.Duration {
 		}
 		return s.leaseUntil()
 	}
-	if s.form.holds() && !mutated(mutFormNoLease) {
+	if s.form.holds() && !mutated(mutFormServesOn) {
 		return s.form.savedAt + s.cfg.nodeTimeout*9/10
 	}
 	return forever

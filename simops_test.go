@@ -137,7 +137,7 @@ func (n *simNode) tell(what any) {
 		}
 	case freezeTell:
 		run := n.run
-		w.after(w.between(0, 2*time.Millisecond), func() {
+		w.after(w.between(w.freezeFor, w.freezeFor+2*time.Millisecond), func() {
 			if n.up && n.run == run {
 				n.frozen(t)
 			}

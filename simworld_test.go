@@ -181,16 +181,21 @@ type simWorld struct {
 	sent   [numMsgKinds]uint64
 	sentB  [numMsgKinds]uint64
 
-	ledger  simLedger
-	fails   []string
-	stopAt  bool // at the first violation
-	trace   *simTrace
-	calm    bool
-	clocks  float64                              // by how much their rates may differ
-	reading bool                                 // a node reads a frame
-	filter  func(f *simFlight, to *simNode) bool // directed schedules: false drops
-	tap     func(n *simNode, what any)
-	onSend  func(n *simNode, m message)
+	ledger    simLedger
+	fails     []string
+	stopAt    bool // at the first violation
+	trace     *simTrace
+	calm      bool
+	clocks    float64                              // by how much their rates may differ
+	reading   bool                                 // a node reads a frame
+	filter    func(f *simFlight, to *simNode) bool // directed schedules: false drops
+	filters   map[int]func(f *simFlight, to *simNode) bool
+	filterSeq int
+	cuts      map[[2]*simNode]bool
+	maxVoters int
+	freezeFor time.Duration // that a freeze takes at least
+	tap       func(n *simNode, what any)
+	onSend    func(n *simNode, m message)
 }
 
 // simTrace keeps the last lines.
@@ -226,7 +231,7 @@ func (w *simWorld) fail(name, format string, args ...any) {
 func newSimWorld(seed uint64) *simWorld {
 	w := &simWorld{seed: seed, r: rand.New(rand.NewPCG(seed, 0x5107)), nt: simNT, at: map[string]*simNode{}, hash: 14695981039346656037}
 	w.faults = simFaults{opsEvery: 10 * time.Millisecond, replyBy: time.Millisecond}
-	w.clocks = 0.01
+	w.clocks, w.maxVoters = 0.01, maxVotersDefault
 	w.ledger.init()
 	return w
 }
@@ -299,7 +304,7 @@ func (n *simNode) boot(addr string) {
 	w.at[addr] = n
 	seed := w.r.Uint64()
 	r := rand.New(rand.NewPCG(seed, uint64(n.index)))
-	core, err := newState(coreConfig{nodeTimeout: w.nt, maxVoters: maxVotersDefault, incarnation: r.Uint64() | 1, host: n.host,
+	core, err := newState(coreConfig{nodeTimeout: w.nt, maxVoters: w.maxVoters, incarnation: r.Uint64() | 1, host: n.host,
 		addr: addr, form: n.form, alone: n.alone, random: r.Uint64}, cells)
 	if err != nil {
 		w.fail("PS1", "%s does not load: %v", n.name(), err)

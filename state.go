@@ -294,7 +294,7 @@ func (s *state) boot(now time.Duration) output {
 		e.Addr, e.ClientAddr, e.Host = s.cfg.addr, s.cfg.clientAddr, s.cfg.host
 	})
 	s.mark(cellKey{kind: cellNode})
-	s.vote.startedAt, s.vote.activeAt = s.now, s.now
+	s.vote.startedAt, s.vote.activeAt = s.now, never // the wait after a start covers both
 	s.votersAt, s.wantedAt, s.strangerAt = s.now, never, never
 	s.primary, s.graceAt, s.grace = s.now, s.now, s.cfg.nodeTimeout/2
 	s.stopWaits()

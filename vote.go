@@ -63,7 +63,7 @@ func (v *voterState) shard(id ShardID) *voterShard {
 // another node's.
 func (v *voterState) lease(id ShardID, node NodeID, epoch Epoch, until time.Duration) {
 	m := v.leases[id]
-	if m == nil || mutated(mutLeaseShared) {
+	if m == nil {
 		m = map[NodeID]leaseGiven{}
 		v.leases[id] = m
 	}
@@ -250,7 +250,7 @@ func (s *state) onRecord(p *peer, m *recordMsg) {
 	case r.Epoch.less(v.promised):
 		s.post(p, &refuseMsg{Voters: m.Voters, Shard: r.Shard, Epoch: r.Epoch, Why: refusePromised, Promised: v.promised})
 		return
-	case v.record != nil && v.record.newer(r) && !mutated(mutRecordBack):
+	case v.record != nil && v.record.newer(r):
 		s.post(p, &refuseMsg{Voters: m.Voters, Shard: r.Shard, Epoch: r.Epoch, Why: refuseBehind, Promised: v.promised, Records: []record{*v.record}})
 		return
 	}

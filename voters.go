@@ -284,7 +284,8 @@ func (s *state) saveStart(p *peer, m *startMsg) {
 	if counted && m.Ballot.less(sv.stop) {
 		return
 	}
-	if have := sv.startValue; have != nil && (v.Version.less(have.Version) || v.Version == have.Version && m.Ballot.less(sv.startBallot)) {
+	if have := sv.startValue; have != nil && (v.Version.less(have.Version) || v.Version == have.Version && m.Ballot.less(sv.startBallot)) &&
+		!(mutated(mutCountInactive) && !s.active()) {
 		return
 	}
 	if counted && sv.stop != m.Ballot {
@@ -504,6 +505,21 @@ func (s *state) wantedOf(now []member, alive func(*peer) bool) []member {
 // leadsSlots reports whether p is the primary of a shard with slots.
 func (s *state) leadsSlots(p *peer) bool {
 	return s.table.primary(p.Shard) == p.ID && s.table.owned[p.Shard] > 0
+}
+
+// votersAreOwners is the bug that the explicit set of voters does away with: who
+// votes is whoever owns slots in this node's eyes.
+func (s *state) votersAreOwners() {
+	v := s.table.voters
+	if v.Members = nil; s.cluster.IsZero() || v.ID == 0 {
+		return
+	}
+	for _, p := range s.peers.ordered {
+		if s.leadsSlots(p) {
+			v.Members = append(v.Members, member{p.ID, p.Key})
+		}
+	}
+	s.table.setVoters(v)
 }
 
 type wanting struct {
