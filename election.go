@@ -378,6 +378,11 @@ func (s *state) win(c *candidacy) {
 	}
 	r := s.repair(c)
 	l.unproven = r.unproven
+	c.named.each(func(slot Slot, move uint64) {
+		if s.table.slots.at(slot).move != move {
+			l.unproven.Remove(slot) // it has left since, and may be back: late, if it is
+		}
+	})
 	if s.lead != nil {
 		l.gives = s.lead.gives
 	}

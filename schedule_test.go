@@ -507,6 +507,19 @@ func moveSchedules() []*schedule {
 			z.addSlots(slotSet(5))
 			w.pass(2 * w.nt)
 		}},
+		{"a slot that comes back while its primary stands is served", nil, func(w *simWorld) {
+			c := w.players(3, 2)
+			s := c.others[0]
+			w.own(s, 5)
+			let := w.lose(func(f *simFlight, to *simNode) bool { return kindOf(f, msgVote) && w.sentBy(f, s) && f.msg.(*voteMsg).Why != whyOperator })
+			w.bump(s)
+			w.release(s, 5)
+			s.addSlots(slotSet(5))
+			w.await("it has come back", 2*w.nt, func() bool { return s.servesAll(slotSet(5)) && s.core.table.slots.at(5).move == 4 })
+			let()
+			w.await("it has won", 2*w.nt, func() bool { return s.core.stand == nil && s.core.lead.opened })
+			w.await("the slot is served", 2*w.nt, func() bool { return s.servesAll(slotSet(5)) })
+		}},
 		{"a hand-over waits until a primary that stands again has opened its epoch", []mutant{mutMoveUnopened}, func(w *simWorld) {
 			c := w.players(3, 2)
 			s, b := c.others[0], c.others[1]
