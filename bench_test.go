@@ -181,6 +181,37 @@ func BenchmarkExecute(b *testing.B) {
 	}
 }
 
+// BenchmarkSession is BenchmarkExecute in a session.
+func BenchmarkSession(b *testing.B) {
+	node, err := slotmesh.Start(b.Context(), slotmesh.Config{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer node.Close()
+	ctx := context.Background()
+	value := []byte("0123456789abcdef")
+	r := &slotmesh.Request{Keys: []string{"user:1000"}}
+	for _, row := range []struct {
+		name string
+		f    func(*slotmesh.Tx) error
+	}{
+		{"get", func(tx *slotmesh.Tx) error { _, _, err := tx.Get("user:1000"); return err }},
+		{"put", func(tx *slotmesh.Tx) error { return tx.Put("user:1000", value) }},
+		{"putfield", func(tx *slotmesh.Tx) error { return tx.PutField("user:1000", "field", value) }},
+	} {
+		b.Run(row.name, func(b *testing.B) {
+			s := node.Session()
+			r.ReadOnly = row.name == "get"
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := s.Execute(ctx, r, row.f); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
 // BenchmarkSet is Client.Set of a local slot.
 func BenchmarkSet(b *testing.B) {
 	node, err := slotmesh.Start(b.Context(), slotmesh.Config{})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,6 +30,7 @@ const (
 	moveTries     = 20   // of a group, before a move is given up
 	incomingMax   = 1024 // hand-overs that a taker holds; at the bound one more is refused
 	opsOverhead   = 16
+	pieceBytes    = 1 << 20 // of one piece, unless a single op has more
 	moveRetryWait = 20 * time.Millisecond
 )
 
@@ -76,19 +78,35 @@ func newOutgoing(slots SlotSet) *outgoing {
 		wake: make(chan struct{}, 1), sums: map[Slot]uint64{}}
 }
 
-// effects queues what has been applied to a slot, under its lock.
+// effects queues what has been applied to a slot, under its lock, in pieces that
+// fit into frames. The slice stays the caller's.
 func (o *outgoing) effects(slot Slot, ops []store.Op) {
-	n := 0
-	for i := range ops {
-		n += opsOverhead + len(ops[i].Key) + len(ops[i].Field) + len(ops[i].Value)
-	}
 	o.mu.Lock()
-	o.pieces = append(o.pieces, piece{slot, ops, n})
-	if o.bytes += n; o.bytes > outgoingMax && o.room == nil {
+	for len(ops) > 0 {
+		n, bytes := pieceOf(ops)
+		o.pieces = append(o.pieces, piece{slot, slices.Clone(ops[:n]), bytes})
+		ops = ops[n:]
+		o.bytes += bytes
+	}
+	if o.bytes > outgoingMax && o.room == nil {
 		o.room = make(chan struct{})
 	}
 	o.mu.Unlock()
 	signal(o.wake)
+}
+
+// pieceOf is how many of the ops go into one piece, at least one, and their
+// bytes.
+func pieceOf(ops []store.Op) (n, bytes int) {
+	for n < len(ops) && n < pieceOpsMax {
+		op := &ops[n]
+		size := opsOverhead + len(op.Key) + len(op.Field) + len(op.Value)
+		if n > 0 && bytes+size > pieceBytes {
+			break
+		}
+		n, bytes = n+1, bytes+size
+	}
+	return n, bytes
 }
 
 // full returns nil if there is room for more, or else what to wait for.

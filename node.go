@@ -36,6 +36,23 @@ type Node interface {
 	// f discards its effects. A slot that is on hold is waited for, one
 	// NodeTimeout at most. Errors are *OpError.
 	Execute(ctx context.Context, r Request, f func(*Tx) error) error
+	// Session is Execute for many requests one after the other, without an
+	// allocation for each.
+	Session() *Session
+	// CountKeys is the number of keys that this node's store has in a slot,
+	// whoever owns the slot, those whose time has come included. It takes the
+	// same short time whatever the number.
+	CountKeys(slot Slot) (int, error)
+	// ScanSlot walks the keys that this node's store has in a slot, whoever owns
+	// the slot, a page of at most limit keys a call (0 leaves it to the store).
+	// Cursor 0 begins, next 0 is the end. Per key it returns the head, or the
+	// smallest field of a key without one; those whose time has come too. Every
+	// key that stays during the walk is returned at least once. The items must
+	// not be changed.
+	ScanSlot(slot Slot, cursor uint64, limit int) (items []store.Item, next uint64, err error)
+	// FlushSlot deletes every key of a slot that this node serves, at once. The
+	// error is one of Execute.
+	FlushSlot(ctx context.Context, slot Slot) error
 	// Admin is what operators do.
 	Admin() Admin
 	// Events returns what happens from now on. The channel is closed when ctx is
@@ -209,7 +226,7 @@ func random64() uint64 {
 // start launches the goroutines of the node. All of them end before Close
 // returns.
 func (n *node) start() {
-	n.engine = engine{store: n.cfg.Store, clock: &n.clock, log: n.cfg.Logger, commands: map[string]*Command{}, maxKey: n.cfg.MaxKey,
+	n.engine = engine{store: n.cfg.Store, ranked: store.RankedOf(n.cfg.Store), clock: &n.clock, log: n.cfg.Logger, commands: map[string]*Command{}, maxKey: n.cfg.MaxKey,
 		maxValue: n.cfg.MaxValue, timeout: n.cfg.NodeTimeout, events: n.emit}
 	for i := range n.cfg.Commands {
 		c := &n.cfg.Commands[i]
@@ -544,19 +561,11 @@ func (n *node) Client() *Client { return &n.client }
 
 // Execute implements Node.
 func (n *node) Execute(ctx context.Context, r Request, f func(*Tx) error) error {
-	if r.Name == "" {
-		r.Name = "execute"
-	}
-	ran, err := n.engine.execute(ctx, &r, f, true)
+	ran, err := n.engine.execute(ctx, new(Tx), &r, f, true)
 	if err == nil {
 		return nil
 	}
-	outcome := NotExecuted
-	if ran {
-		outcome = Unknown
-	}
-	slot, _ := r.slot(n.cfg.MaxKey)
-	return &OpError{Op: r.Name, Slot: slot, Node: n.ID(), Outcome: outcome, Err: err}
+	return n.opError(&r, ran, err)
 }
 
 // Ready implements Node.

@@ -33,7 +33,7 @@ func (e *engine) runOp(ctx context.Context, q *request, wait bool) (value []byte
 		return e.runCommand(ctx, q, wait)
 	}
 	r := Request{Keys: []string{string(q.args[0])}, Name: q.op.String()}
-	ran, err = e.execute(ctx, &r, func(tx *Tx) (err error) {
+	ran, err = e.execute(ctx, new(Tx), &r, func(tx *Tx) (err error) {
 		value, err = runWrite(tx, q, r.Keys[0])
 		return err
 	}, wait)
@@ -167,7 +167,7 @@ func (e *engine) runCommand(ctx context.Context, q *request, wait bool) (value [
 		return nil, false, err
 	}
 	r := Request{Keys: keys, ReadOnly: c.ReadOnly, Name: c.Name}
-	ran, err = e.execute(ctx, &r, func(tx *Tx) error {
+	ran, err = e.execute(ctx, new(Tx), &r, func(tx *Tx) error {
 		var err error
 		if value, err = c.Run(tx, q.args); err != nil {
 			return asCommandError(err)

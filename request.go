@@ -395,8 +395,8 @@ func appendPiece(b []byte, job uint64, slot Slot, ops []store.Op) []byte {
 }
 
 const (
-	pieceOpsMax = maxTxOps // ops of a piece; one with more is refused
-	opBytesMin  = 32       // an op on the wire: in memory it is 72 bytes and three texts
+	pieceOpsMax = 1 << 14 // ops of a piece; one with more is refused
+	opBytesMin  = 32      // an op on the wire: in memory it is 72 bytes and three texts
 )
 
 // decodePiece reads a piece. Its texts and values are copies: the store keeps

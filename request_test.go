@@ -136,7 +136,7 @@ func TestBulkFramesThatNoNodeWritesAreRefused(t *testing.T) {
 		{"slots that are no slots", "data begin", appendText([]byte{1}, "0-16384")},
 		{"slots as no node prints them", "data begin", appendText([]byte{1}, "2 1")},
 		{"an op of no code", "piece", appendPiece(nil, 1, 1, []store.Op{{Key: "k"}})},
-		{"more ops than a transaction has", "piece", appendPiece(nil, 1, 1, make([]store.Op, pieceOpsMax+1))},
+		{"more ops than a piece has", "piece", appendPiece(nil, 1, 1, make([]store.Op, pieceOpsMax+1))},
 		{"more sums than slots", "data end", (&dataEnd{sums: make([]slotSum, NumSlots+1)}).append(nil)},
 	} {
 		_, err := decodeBulk(t, byName[c.kind], c.payload)

@@ -24,6 +24,7 @@ import (
 // has not gone meanwhile.
 type engine struct {
 	store    Store
+	ranked   store.Ranked // of the store
 	clock    *clock
 	slept    atomic.Int64 // time that the machine has slept, as the run loop last saw
 	log      *slog.Logger
@@ -152,15 +153,25 @@ type Request struct {
 	Name string
 }
 
+func (r *Request) name() string {
+	if r.Name == "" {
+		return "execute"
+	}
+	return r.Name
+}
+
 // slot is the slot of all keys.
 func (r *Request) slot(maxKey int) (Slot, error) {
 	if len(r.Keys) == 0 {
 		return 0, fmt.Errorf("%w: a request without keys, expected at least one", ErrInvalid)
 	}
 	slot := KeySlot(r.Keys[0])
-	for _, k := range r.Keys {
+	for i, k := range r.Keys {
 		if len(k) > maxKey {
 			return 0, fmt.Errorf("%w: key of %d bytes, expected at most %d", ErrTooLarge, len(k), maxKey)
+		}
+		if i == 0 {
+			continue
 		}
 		if s := KeySlot(k); s != slot {
 			return 0, fmt.Errorf("%w: key %.64q is in slot %d, key %.64q in slot %d", ErrCrossSlot, r.Keys[0], slot, k, s)
@@ -253,17 +264,25 @@ var errLeaseOver = fmt.Errorf("%w: this node's lease is over, or its rule over t
 
 // execute runs f at the slot of the request, or says where to go. ran reports
 // whether it may have had effects although err is not nil.
-// Without wait, a slot that is on hold gives errWouldWait.
-func (e *engine) execute(ctx context.Context, r *Request, f func(*Tx) error, wait bool) (ran bool, err error) {
-	if err := ctx.Err(); err != nil {
-		return false, err
-	}
-	if inTx(ctx) {
-		return false, ErrInTx
-	}
+// Without wait, a slot that is on hold gives errWouldWait. The Tx is one that
+// nobody uses.
+func (e *engine) execute(ctx context.Context, tx *Tx, r *Request, f func(*Tx) error, wait bool) (ran bool, err error) {
 	slot, err := r.slot(e.maxKey)
 	if err != nil {
 		return false, err
+	}
+	return e.executeAt(ctx, slot, tx, r, f, wait)
+}
+
+// executeAt is execute for a request whose slot is known.
+func (e *engine) executeAt(ctx context.Context, slot Slot, tx *Tx, r *Request, f func(*Tx) error, wait bool) (ran bool, err error) {
+	switch {
+	case e.closed.Load():
+		return false, ErrClosed
+	case ctx.Err() != nil:
+		return false, ctx.Err()
+	case inTx(ctx):
+		return false, ErrInTx
 	}
 	for {
 		c := e.cell(slot)
@@ -273,7 +292,7 @@ func (e *engine) execute(ctx context.Context, r *Request, f func(*Tx) error, wai
 			}
 			continue
 		}
-		done, ran, h, err := e.try(ctx, c, slot, r, f)
+		done, ran, h, err := e.try(ctx, c, slot, tx, r, f)
 		if done {
 			return ran, err
 		}
@@ -287,11 +306,12 @@ func (e *engine) execute(ctx context.Context, r *Request, f func(*Tx) error, wai
 }
 
 // try runs f if the slot is served now.
-func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, r *Request, f func(*Tx) error) (done, ran bool, h *hold, err error) {
+func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, tx *Tx, r *Request, f func(*Tx) error) (done, ran bool, h *hold, err error) {
 	l := e.lease.Load()
 	if ok, _ := c.enter(); ok && !e.held(l) {
 		return true, false, nil, e.notServedOr(errLeaseOver, slot)
 	}
+	defer tx.end() // outside the lock: it may have much to let go of
 	if r.ReadOnly {
 		c.mu.RLock()
 		defer c.mu.RUnlock()
@@ -308,11 +328,12 @@ func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, r *Request, f 
 			return false, false, &hold{full, e.timeout}, nil // the copy has to catch up first
 		}
 	}
-	tx := Tx{ctx: ctx, e: e, slot: slot, readOnly: r.ReadOnly}
-	if err := e.run(&tx, r, f); err != nil {
+	tx.begin(ctx, e, slot, r)
+	if err := e.run(tx, r, f); err != nil {
 		return true, false, nil, err
 	}
-	if len(tx.ops) > 0 {
+	wrote := len(tx.ops) > 0
+	if wrote {
 		if err := e.store.Apply(uint16(slot), tx.ops); err != nil {
 			return true, false, nil, err
 		}
@@ -322,7 +343,7 @@ func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, r *Request, f 
 		}
 	}
 	if !e.held(l) || c.turn.Load() != turn {
-		return true, len(tx.ops) > 0, nil, errLeaseOver
+		return true, wrote, nil, errLeaseOver
 	}
 	return true, true, nil, nil
 }
@@ -338,13 +359,14 @@ func (e *engine) notServedOr(err error, slot Slot) error {
 // run calls f. A panic in it is caught, its effects discarded with it.
 func (e *engine) run(tx *Tx, r *Request, f func(*Tx) error) (err error) {
 	began := time.Now()
+	tx.at = began
 	defer func() {
 		if p := recover(); p != nil {
-			e.log.Error("command panicked", "command", r.Name, "slot", tx.slot, "panic", p, "stack", string(debug.Stack()))
+			e.log.Error("command panicked", "command", r.name(), "slot", tx.slot, "panic", p, "stack", string(debug.Stack()))
 			err = &CommandError{Code: "ERR", Text: fmt.Sprintf("the command panicked: %v", p)}
 		}
 		if d := time.Since(began); d > runBudget {
-			e.events(Event{Kind: EventSlow, Slots: oneSlotSet(tx.slot), Text: fmt.Sprintf("%s held its slot for %v", r.Name, d)})
+			e.events(Event{Kind: EventSlow, Slots: oneSlotSet(tx.slot), Text: fmt.Sprintf("%s held its slot for %v", r.name(), d)})
 		}
 	}()
 	if err := f(tx); err != nil {

@@ -110,7 +110,7 @@ func (w *sweeper) page() (keys int, expired []string) {
 func (w *sweeper) remove(ctx context.Context, key string) bool {
 	removed := false
 	r := Request{Keys: []string{key}, Name: "expire"}
-	_, err := w.e.execute(ctx, &r, func(tx *Tx) error {
+	_, err := w.e.execute(ctx, new(Tx), &r, func(tx *Tx) error {
 		e, found, err := w.e.store.Get(uint16(tx.slot), key, "")
 		if err != nil || !found || !tx.expired(&e) {
 			return err

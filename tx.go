@@ -3,16 +3,16 @@ package slotmesh
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/slotmesh/slotmesh/store"
+	"github.com/tidwall/btree"
 )
 
 // Bounds of one Tx.
 const (
-	maxTxOps   = 1 << 16
-	txBytesPer = 2 // a Tx may write this many times MaxValue
+	maxTxOps   = 1 << 22 // changes: enough to take a sorted set of two million members apart
+	txBytesPer = 2       // keys, fields and values may have this many times MaxValue
 )
 
 // Command is application code that runs at the primary of a slot, under the
@@ -63,18 +63,130 @@ type Tx struct {
 	slot     Slot
 	at       time.Time
 	readOnly bool
+	named    string // a key that is known to be in the slot
 	ops      []store.Op
 	bytes    int
-	keys     map[string]*txKey // what has been written
-	err      error             // the first that a write met
+	err      error // the first that a write met
+
+	// What has been written. Most commands write one key: it has a place of its
+	// own.
+	onlyKey string
+	only    *txKey            // nil: nothing has been written
+	others  map[string]*txKey // but for the only one
+	spare   []*txKey          // of requests before
 }
 
 // txKey is what a Tx has done to a key.
 type txKey struct {
-	erased bool // nothing of what was stored shows
-	head   *store.Entry
-	noHead bool
-	fields map[string]*store.Entry // nil entry: deleted
+	erased  bool // nothing of what was stored shows
+	wrote   bool // the head
+	hasHead bool // and there is one
+	head    store.Entry
+	fields  btree.Map[string, txField]
+	unseen  int // of fields: put or deleted since learn was called
+}
+
+// txField is a field that a Tx has put or deleted.
+type txField struct {
+	value   []byte
+	deleted bool
+
+	// What is stored meanwhile, once it has been looked for.
+	seen   bool
+	stored bool // the field is
+	rank   int  // its place among the stored ones
+}
+
+// Bounds of what a Tx keeps for the next request.
+const (
+	txKeepOps  = 1 << 10
+	txKeepKeys = 64
+)
+
+// begin makes a Tx ready for a request.
+func (t *Tx) begin(ctx context.Context, e *engine, slot Slot, r *Request) {
+	t.ctx, t.e, t.slot, t.readOnly = ctx, e, slot, r.ReadOnly
+	if len(r.Keys) > 0 {
+		t.named = r.Keys[0]
+	}
+}
+
+// end lets go of a request. What stays for the next one is memory alone.
+func (t *Tx) end() {
+	clear(t.ops)
+	if t.only != nil {
+		t.release(t.only)
+	}
+	for _, k := range t.others {
+		t.release(k)
+	}
+	clear(t.others)
+	keep := Tx{ops: t.ops[:0], others: t.others, spare: t.spare}
+	if cap(keep.ops) > txKeepOps {
+		keep.ops = nil
+	}
+	if len(keep.spare) > txKeepKeys {
+		keep.others, keep.spare = nil, nil
+	}
+	*t = keep
+}
+
+func (t *Tx) release(k *txKey) {
+	*k = txKey{}
+	t.spare = append(t.spare, k)
+}
+
+// written is what has been done to a key, or nil.
+func (t *Tx) written(key string) *txKey {
+	if t.only == nil {
+		return nil
+	}
+	if t.onlyKey == key {
+		return t.only
+	}
+	return t.others[key]
+}
+
+// writing is written; it makes what is missing.
+func (t *Tx) writing(key string) (k *txKey, made bool) {
+	if k := t.written(key); k != nil {
+		return k, false
+	}
+	if n := len(t.spare); n > 0 {
+		k, t.spare = t.spare[n-1], t.spare[:n-1]
+	} else {
+		k = new(txKey)
+	}
+	switch {
+	case t.only == nil:
+		t.only, t.onlyKey = k, key
+	case t.others == nil:
+		t.others = map[string]*txKey{key: k}
+	default:
+		t.others[key] = k
+	}
+	return k, true
+}
+
+// showsHead reports whether what the command has written, and not what is
+// stored, says whether a key has a head.
+func (k *txKey) showsHead() bool { return k != nil && (k.erased || k.wrote) }
+
+func (k *txKey) putHead(e store.Entry) { k.wrote, k.hasHead, k.head = true, true, e }
+
+func (k *txKey) dropHead() { k.wrote, k.hasHead, k.head = true, false, store.Entry{} }
+
+// eraseAll makes nothing of the key show.
+func (k *txKey) eraseAll() {
+	k.erased = true
+	k.dropHead()
+	k.fields, k.unseen = btree.Map[string, txField]{}, 0
+}
+
+func (k *txKey) setField(name string, f txField) {
+	if was, found := k.fields.Set(name, f); !found || was.seen {
+		k.unseen++
+	}
 }
 
 type inTxKey struct{}
@@ -117,11 +229,8 @@ func (t *Tx) head(key string) (store.Entry, bool, error) {
 	if err := t.check(key); err != nil {
 		return store.Entry{}, false, err
 	}
-	if k := t.keys[key]; k != nil && (k.erased || k.head != nil || k.noHead) {
-		if k.head == nil {
-			return store.Entry{}, false, nil
-		}
-		return *k.head, true, nil
+	if k := t.written(key); k.showsHead() {
+		return k.head, k.hasHead, nil
 	}
 	e, found, err := t.e.store.Get(uint16(t.slot), key, "")
 	if err != nil || !found || t.expired(&e) {
@@ -150,24 +259,24 @@ func (t *Tx) PutEntry(key string, e store.Entry) error {
 	if e.Kind == 0 {
 		t.erase(key, k)
 	}
-	k.head, k.noHead = &e, false
+	k.putHead(e)
 	return t.add(store.Op{Code: store.OpPut, Key: key, Value: e.Value, ExpireAt: e.ExpireAt, Kind: e.Kind})
 }
 
 // erase removes what is stored under a key, where that is more than a head.
 func (t *Tx) erase(key string, k *txKey) {
-	if k.erased && len(k.fields) == 0 {
+	if k.erased && k.fields.Len() == 0 {
 		return
 	}
-	more := len(k.fields) > 0
+	more := k.fields.Len() > 0
 	if !more {
-		items, _, err := t.e.store.Range(uint16(t.slot), key, store.FirstField, 1)
-		more = err != nil || len(items) > 0
+		_, found, err := t.e.ranked.At(uint16(t.slot), key, 0)
+		more = found || err != nil
 	}
 	if more {
 		t.err = t.add(store.Op{Code: store.OpDeleteKey, Key: key})
 	}
-	k.erased, k.fields, k.head, k.noHead = true, nil, nil, true
+	k.eraseAll()
 }
 
 // Delete removes a key with all its fields, and reports whether it was there.
@@ -187,7 +296,7 @@ func (t *Tx) Delete(key string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	k.erased, k.fields, k.head, k.noHead = true, nil, nil, true
+	k.eraseAll()
 	return found, t.add(store.Op{Code: store.OpDeleteKey, Key: key})
 }
 
@@ -206,7 +315,7 @@ func (t *Tx) Expire(key string, at time.Time) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	k.head, k.noHead = &e, false
+	k.putHead(e)
 	return true, t.add(store.Op{Code: store.OpPut, Key: key, Value: e.Value, ExpireAt: e.ExpireAt, Kind: e.Kind})
 }
 
@@ -221,12 +330,9 @@ func (t *Tx) GetField(key, field string) (value []byte, found bool, err error) {
 	if gone, err := t.gone(key); err != nil || gone {
 		return nil, false, err
 	}
-	if k := t.keys[key]; k != nil {
-		if e, ok := k.fields[field]; ok {
-			if e == nil {
-				return nil, false, nil
-			}
-			return e.Value, true, nil
+	if k := t.written(key); k != nil {
+		if f, ok := k.fields.Get(field); ok {
+			return f.value, !f.deleted, nil
 		}
 		if k.erased {
 			return nil, false, nil
@@ -238,7 +344,7 @@ func (t *Tx) GetField(key, field string) (value []byte, found bool, err error) {
 
 // gone reports whether what is stored under a key has expired.
 func (t *Tx) gone(key string) (bool, error) {
-	if k := t.keys[key]; k != nil && (k.erased || k.head != nil || k.noHead) {
+	if t.written(key).showsHead() {
 		return false, nil
 	}
 	e, found, err := t.e.store.Get(uint16(t.slot), key, "")
@@ -254,10 +360,7 @@ func (t *Tx) PutField(key, field string, value []byte) error {
 	if err != nil {
 		return err
 	}
-	if k.fields == nil {
-		k.fields = map[string]*store.Entry{}
-	}
-	k.fields[field] = &store.Entry{Value: value}
+	k.setField(field, txField{value: value})
 	return t.add(store.Op{Code: store.OpPut, Key: key, Field: field, Value: value})
 }
 
@@ -268,93 +371,11 @@ func (t *Tx) DeleteField(key, field string) error {
 		return err
 	}
 	if field == "" {
-		k.head, k.noHead = nil, true
+		k.dropHead()
 	} else {
-		if k.fields == nil {
-			k.fields = map[string]*store.Entry{}
-		}
-		k.fields[field] = nil
+		k.setField(field, txField{deleted: true})
 	}
 	return t.add(store.Op{Code: store.OpDelete, Key: key, Field: field})
-}
-
-// Range returns at most limit fields of a key whose name is from or comes after
-// it, in ascending order of their bytes; the head is none of them. limit 0 is
-// 1024. more says that others follow: go on from the last name + "\x00".
-func (t *Tx) Range(key, from string, limit int) (items []store.Item, more bool, err error) {
-	if err := t.check(key); err != nil {
-		return nil, false, err
-	}
-	if limit < 0 {
-		return nil, false, fmt.Errorf("%w: limit %d of Range, expected 0 or more", ErrInvalid, limit)
-	}
-	if limit == 0 {
-		limit = 1024
-	}
-	if from == "" {
-		from = store.FirstField
-	}
-	if gone, err := t.gone(key); err != nil || gone {
-		return nil, false, err
-	}
-	return t.rangeOf(key, from, limit)
-}
-
-// rangeOf merges what is stored with what has been written. It returns at most
-// limit items from from on, the head not among them.
-func (t *Tx) rangeOf(key, from string, limit int) (out []store.Item, more bool, err error) {
-	k := t.keys[key]
-	if k == nil {
-		return t.e.store.Range(uint16(t.slot), key, from, limit)
-	}
-	written := k.writtenFrom(from)
-	emit := func(field string, e *store.Entry) {
-		if e != nil {
-			out = append(out, store.Item{Key: key, Field: field, Entry: *e})
-		}
-	}
-	for stored := !k.erased; stored && len(out) <= limit; {
-		var items []store.Item
-		if items, stored, err = t.e.store.Range(uint16(t.slot), key, from, limit+1); err != nil {
-			return nil, false, err
-		}
-		for i := range items {
-			field := items[i].Field
-			for len(written) > 0 && written[0] < field {
-				emit(written[0], k.fields[written[0]])
-				written = written[1:]
-			}
-			if len(written) > 0 && written[0] == field {
-				emit(field, k.fields[field])
-				written = written[1:]
-			} else {
-				emit(field, &items[i].Entry)
-			}
-			from = field + "\x00"
-		}
-	}
-	for _, field := range written {
-		if len(out) <= limit {
-			emit(field, k.fields[field])
-		}
-	}
-	if len(out) > limit {
-		return out[:limit], true, nil
-	}
-	return out, false, nil
-}
-
-// writtenFrom is the fields that a command has put or deleted, from from on, in
-// order.
-func (k *txKey) writtenFrom(from string) []string {
-	var names []string
-	for f := range k.fields {
-		if f >= from {
-			names = append(names, f)
-		}
-	}
-	slices.Sort(names)
-	return names
 }
 
 // write checks that a key may be written, and counts the bytes.
@@ -371,16 +392,11 @@ func (t *Tx) write(key string, n int) (*txKey, error) {
 	if len(t.ops) >= maxTxOps {
 		return nil, fmt.Errorf("%w: a command makes more than %d changes", ErrTooLarge, maxTxOps)
 	}
-	k := t.keys[key]
-	if k == nil {
-		k = &txKey{}
+	k, made := t.writing(key)
+	if made {
 		if err := t.eraseExpired(key, k); err != nil {
 			return nil, err
 		}
-		if t.keys == nil {
-			t.keys = map[string]*txKey{}
-		}
-		t.keys[key] = k
 	}
 	return k, nil
 }
@@ -392,7 +408,7 @@ func (t *Tx) eraseExpired(key string, k *txKey) error {
 	if err != nil || !found || !t.expired(&e) {
 		return err
 	}
-	k.erased, k.noHead = true, true
+	k.eraseAll()
 	return t.add(store.Op{Code: store.OpDeleteKey, Key: key})
 }
 
@@ -410,6 +426,9 @@ func (t *Tx) add(op store.Op) error {
 
 // check refuses a key that is too long or in another slot.
 func (t *Tx) check(key string) error {
+	if key == t.named {
+		return nil
+	}
 	if len(key) > t.e.maxKey {
 		return fmt.Errorf("%w: key of %d bytes, expected at most %d", ErrTooLarge, len(key), t.e.maxKey)
 	}

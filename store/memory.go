@@ -67,6 +67,47 @@ func (m *Memory) Range(slot uint16, key, from string, limit int) ([]Item, bool, 
 	return items, more, nil
 }
 
+// RangeBack implements [Ranked].
+func (m *Memory) RangeBack(slot uint16, key, before string, limit int) ([]Item, bool, error) {
+	t, err := m.table(slot)
+	if err == nil {
+		err = CheckLimit(limit)
+	}
+	e := t.collectionOf(key)
+	if e == nil || err != nil {
+		return nil, false, err
+	}
+	if limit == 0 {
+		limit = pageSize
+	}
+	items, more := e.itemsBack(before, limit)
+	return items, more, nil
+}
+
+// Rank implements [Ranked].
+func (m *Memory) Rank(slot uint16, key, field string) (int, error) {
+	t, err := m.table(slot)
+	e := t.collectionOf(key)
+	if e == nil || err != nil {
+		return 0, err
+	}
+	return e.collection().rank(field), nil
+}
+
+// At implements [Ranked].
+func (m *Memory) At(slot uint16, key string, i int) (Item, bool, error) {
+	t, err := m.table(slot)
+	e := t.collectionOf(key)
+	if e == nil || err != nil {
+		return Item{}, false, err
+	}
+	field, value, ok := e.collection().fields.GetAt(i)
+	if !ok {
+		return Item{}, false, nil
+	}
+	return Item{Key: e.name(), Field: field, Entry: Entry{Value: bytesOf(value)}}, true, nil
+}
+
 // Apply implements [Store]. Nothing can fail once the ops are checked, and the
 // caller keeps readers out meanwhile; that is all it takes to be atomic.
 func (m *Memory) Apply(slot uint16, ops []Op) error {

@@ -4,6 +4,7 @@ import (
 	"hash/maphash"
 	"math"
 	"math/bits"
+	"sort"
 	"unsafe"
 
 	"github.com/tidwall/btree"
@@ -88,6 +89,17 @@ func (t *table) hash(key string) uint64 { return maphash.String(t.seed, key) }
 func (t *table) find(key string) *entry {
 	_, e := t.lookup(key, t.hash(key))
 	return e
+}
+
+// collectionOf returns the entry of a key that has fields, or nil.
+func (t *table) collectionOf(key string) *entry {
+	if t == nil {
+		return nil
+	}
+	if e := t.find(key); e != nil && e.hasFields {
+		return e
+	}
+	return nil
 }
 
 // lookup returns the entry of a key and its position, or nil.
@@ -396,6 +408,37 @@ func (e *entry) items(from string, limit int) (items []Item, more bool) {
 		return true
 	})
 	return items, more
+}
+
+// itemsBack returns up to limit fields of the key that come before one, in
+// descending order, and whether there are more.
+func (e *entry) itemsBack(before string, limit int) (items []Item, more bool) {
+	items = make([]Item, 0, min(limit, e.len(), pageSize))
+	take := func(field, value string) bool {
+		if before != "" && field >= before {
+			return true
+		}
+		if more = len(items) == limit; more {
+			return false
+		}
+		items = append(items, Item{Key: e.name(), Field: field, Entry: Entry{Value: bytesOf(value)}})
+		return true
+	}
+	if before == "" {
+		e.collection().fields.Reverse(take)
+	} else {
+		e.collection().fields.Descend(before, take)
+	}
+	return items, more
+}
+
+// rank returns how many fields come before one. The tree finds the field at a
+// place and not the place of a field: so it is looked for between places.
+func (c *collection) rank(field string) int {
+	return sort.Search(c.fields.Len(), func(i int) bool {
+		at, _, _ := c.fields.GetAt(i)
+		return at >= field
+	})
 }
 
 // len returns the number of entries of the key.

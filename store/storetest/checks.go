@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -160,6 +161,64 @@ func checkRangePages(t testing.TB, s store.Store) {
 			}
 		}
 	}
+}
+
+func checkRanked(t testing.TB, s store.Store) {
+	compareRanks(t, s, 4, "absent", nil)
+	apply(t, s, 4, put("plain", "v"))
+	compareRanks(t, s, 4, "plain", nil)
+	const n = 3000
+	var ops []store.Op
+	var fields []string
+	for i := range n {
+		fields = append(fields, fmt.Sprintf("f%04d", i))
+		ops = append(ops, putField("k", fields[i], fmt.Sprint(i)))
+	}
+	rand.New(rand.NewPCG(3, 4)).Shuffle(len(ops), func(i, j int) { ops[i], ops[j] = ops[j], ops[i] })
+	apply(t, s, 4, ops...)
+	apply(t, s, 4, put("k", "head"), putField("j", "zz", "before k"), putField("l", "0", "after k"))
+	r := store.RankedOf(s)
+	for i := 0; i < n; i += 97 {
+		wantRank(t, r, 4, "k", fields[i], i)
+		if it, found, err := r.At(4, "k", i); it.Field != fields[i] || string(it.Value) != fmt.Sprint(i) || !found || err != nil {
+			t.Errorf("At(%d) = %q = %q, %v, %v", i, it.Field, it.Value, found, err)
+		}
+	}
+	wantRank(t, r, 4, "k", "\xff", n)
+	wantRank(t, r, 4, "k", "f0000\x00", 1)
+	for _, limit := range []int{0, 7, n, n + 1, math.MaxInt} {
+		got := backAll(t, r, 4, "k", limit)
+		slices.Reverse(got)
+		if !slices.Equal(got, fields) {
+			t.Errorf("RangeBack by %d returned %d fields, or in another order, want %d", limit, len(got), n)
+		}
+	}
+	for _, row := range []struct {
+		before string
+		want   []string
+		more   bool
+	}{
+		{"f0002", []string{"f0001", "f0000"}, false},
+		{"f0002\x00", []string{"f0002", "f0001"}, true},
+		{"f0001zz", []string{"f0001", "f0000"}, false},
+		{"f0000", nil, false},
+		{store.FirstField, nil, false},
+	} {
+		items, more, err := r.RangeBack(4, "k", row.before, 2)
+		var got []string
+		for _, it := range items {
+			got = append(got, it.Field)
+		}
+		if err != nil || more != row.more || !slices.Equal(got, row.want) {
+			t.Errorf("RangeBack(%q, 2) = %q, %v, %v, want %q, %v", row.before, got, more, err, row.want, row.more)
+		}
+	}
+	if _, _, err := r.RangeBack(4, "k", "", -1); !errors.Is(err, store.ErrInvalid) {
+		t.Errorf("RangeBack with limit -1: %v, want ErrInvalid", err)
+	}
+	apply(t, s, 4, del("k", fields[0]), del("k", fields[n-1]))
+	wantRank(t, r, 4, "k", fields[1], 0)
+	wantRank(t, r, 4, "k", "\xff", n-2)
 }
 
 func checkBatchOrder(t testing.TB, s store.Store) {

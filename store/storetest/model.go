@@ -84,6 +84,69 @@ func (m model) compareKey(t testing.TB, s store.Store, slot uint16, key string) 
 		wantEntry(t, s, slot, key, field, &e)
 	}
 	wantNone(t, s, slot, key, "a field that nobody puts")
+	compareRanks(t, s, slot, key, fields)
+}
+
+// compareRanks reports every difference between the fields of a key, in order,
+// the head among them or not, and what a store says of their places.
+func compareRanks(t testing.TB, s store.Store, slot uint16, key string, fields []string) {
+	t.Helper()
+	r := store.RankedOf(s)
+	if len(fields) > 0 && fields[0] == "" {
+		fields = fields[1:]
+	}
+	for i, field := range fields {
+		wantRank(t, r, slot, key, field, i)
+		wantRank(t, r, slot, key, field+"\x00", i+1)
+		it, found, err := r.At(slot, key, i)
+		if err != nil || !found || it.Key != key || it.Field != field {
+			t.Errorf("slot %d: At(%q, %d) returned key %q, field %q, %v, %v, want %q", slot, key, i, it.Key, it.Field, found, err, field)
+		}
+		if e, _, err := s.Get(slot, key, field); err != nil || !sameEntry(e, it.Entry) {
+			t.Errorf("slot %d: At(%q, %d) returned %s, want %s", slot, key, i, show(it.Entry), show(e))
+		}
+	}
+	wantRank(t, r, slot, key, "", 0)
+	wantRank(t, r, slot, key, store.FirstField, 0)
+	for _, i := range []int{-1, len(fields), len(fields) + 1} {
+		if it, found, err := r.At(slot, key, i); found || err != nil {
+			t.Errorf("slot %d: At(%q, %d) of %d fields returned %q, %v, %v, want none", slot, key, i, len(fields), it.Field, found, err)
+		}
+	}
+	backwards := slices.Clone(fields)
+	slices.Reverse(backwards)
+	for _, limit := range []int{0, 1, 3} {
+		if got := backAll(t, r, slot, key, limit); !slices.Equal(got, backwards) {
+			t.Errorf("slot %d: RangeBack(%q) by %d returned fields %q, want %q", slot, key, limit, got, backwards)
+		}
+	}
+}
+
+func wantRank(t testing.TB, r store.Ranked, slot uint16, key, field string, want int) {
+	t.Helper()
+	if got, err := r.Rank(slot, key, field); err != nil || got != want {
+		t.Errorf("slot %d: Rank(%q, %q) = %d, %v, want %d", slot, key, field, got, err, want)
+	}
+}
+
+// backAll returns the fields of a key from the last to the first.
+func backAll(t testing.TB, r store.Ranked, slot uint16, key string, limit int) (fields []string) {
+	t.Helper()
+	for before, more := "", true; more; {
+		items, rest, err := r.RangeBack(slot, key, before, limit)
+		if err != nil {
+			t.Fatalf("RangeBack(%d, %q, %q, %d): %v", slot, key, before, limit, err)
+		}
+		if len(items) == 0 && rest || limit > 0 && len(items) > limit {
+			t.Fatalf("RangeBack(%d, %q, %q, %d) returned %d items, more %v", slot, key, before, limit, len(items), rest)
+		}
+		for _, it := range items {
+			fields = append(fields, it.Field)
+			before = it.Field
+		}
+		more = rest
+	}
+	return fields
 }
 
 // Replay reads script as a list of batches, each for one of a few slots, and

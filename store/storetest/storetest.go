@@ -50,6 +50,7 @@ var checks = []check{
 	{"a key lives from its first entry to its last", checkKeyLife},
 	{"range goes through the fields in byte order", checkRangeOrder},
 	{"range goes on where it stopped", checkRangePages},
+	{"a field is found by its place, and its place by the field", checkRanked},
 	{"a batch is applied in order", checkBatchOrder},
 	{"a batch with a bad op changes nothing", checkBatchAtomic},
 	{"a batch applied twice is applied once", checkBatchIdempotent},
