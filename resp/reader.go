@@ -366,7 +366,8 @@ func (r *reader) read() error {
 	}
 	r.dropArgs()
 	r.makeRoom()
-	free := r.buf[r.end:min(len(r.buf), r.end+r.all.Pipeline)]
+	free := r.buf[r.end:]
+	free = free[:min(len(free), r.all.Pipeline)]
 	n, err := r.readSome(free)
 	r.end += n
 	r.peak = max(r.peak, r.end-r.pos)

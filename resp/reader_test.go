@@ -91,29 +91,29 @@ func wantStream(t *testing.T, limits Limits, authenticated bool, in string, want
 }
 
 func TestCommandsAreReadAsRedisReadsThem(t *testing.T) {
-	ping := [][]string{{"PING"}}
+	pings := [][]string{{"PING"}}
 	for _, c := range []struct {
 		in   string
 		want [][]string
 	}{
 		{"", nil},
-		{"*1\r\n$4\r\nPING\r\n", ping},
+		{"*1\r\n$4\r\nPING\r\n", pings},
 		{"*2\r\n$4\r\nECHO\r\n$0\r\n\r\n", [][]string{{"ECHO", ""}}},
 		{"*2\r\n$4\r\nECHO\r\n$6\r\n\r\n\x00*1\n\r\n", [][]string{{"ECHO", "\r\n\x00*1\n"}}},
 		{"*1\r\n$4\r\nPING\r\n*2\r\n$3\r\nGET\r\n$1\r\nk\r\nPING\r\n", [][]string{{"PING"}, {"GET", "k"}, {"PING"}}},
 
 		// Nothing at all is stepped over.
-		{"*0\r\nPING\r\n", ping},
-		{"*-1\r\nPING\r\n", ping},
-		{"*-9223372036854775808\r\n*1\r\n$4\r\nPING\r\n", ping},
-		{"\r\n\r\n\n  \r\n\t\v\f\nPING\r\n", ping},
+		{"*0\r\nPING\r\n", pings},
+		{"*-1\r\nPING\r\n", pings},
+		{"*-9223372036854775808\r\n*1\r\n$4\r\nPING\r\n", pings},
+		{"\r\n\r\n\n  \r\n\t\v\f\nPING\r\n", pings},
 
 		// Nobody looks at the \n of a line, nor at what ends an argument.
-		{"*1\rX$4\rYPINGab", ping},
+		{"*1\rX$4\rYPINGab", pings},
 		{"*1\r\n$4\r\nPINGxxPING\r\n", [][]string{{"PING"}, {"PING"}}},
 
 		// Lines.
-		{"PING\n", ping},
+		{"PING\n", pings},
 		{"  set   k\tv \r\n", [][]string{{"set", "k", "v"}}},
 		{`"" a` + "\r\n", [][]string{{"", "a"}}},
 		{`ECHO "a\x41\n\r\t\b\a\q\"\\"` + "\r\n", [][]string{{"ECHO", "aA\n\r\t\b\aq\"\\"}}},
@@ -624,6 +624,12 @@ func TestLimitsSayWhatIsWrong(t *testing.T) {
 		reflect.ValueOf(&l).Elem().Field(i).SetInt(-1)
 		require.ErrorContains(t, l.validate(), "Limits."+fields.Field(i).Name+" is ")
 	}
+}
+
+func TestLimitsMayBeAsLargeAsNumbersAre(t *testing.T) {
+	const most = math.MaxInt
+	s := readStream(newReader(strings.NewReader(ping+"PING\r\n"), Limits{Args: most, Bulk: most, Inline: most, Command: most, Pipeline: most}, true))
+	require.Equal(t, stream{[][]string{{"PING"}, {"PING"}}, "EOF"}, s)
 }
 
 func TestReadingAPipelineAllocatesNothing(t *testing.T) {
