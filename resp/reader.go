@@ -47,7 +47,7 @@ type reader struct {
 
 	buf      []byte
 	pos, end int
-	scan     scan
+	scan     scanned
 	args     [][]byte // of the last command; aliases buf
 	err      error    // of the protocol: it stays
 	srcErr   error    // came with the last bytes; to be told when they are used up
@@ -58,8 +58,8 @@ type reader struct {
 	peak   int  // the most bytes buffered since then
 }
 
-// scan is how far the command at pos has been looked through.
-type scan struct {
+// scanned is how far the command at pos has been looked through.
+type scanned struct {
 	size  int // bytes that are known to belong to it, those of an argument to come among them
 	line  int // bytes after size that do not end a line
 	count int // arguments of an array; 0: its first line has not been seen, or it is a line
@@ -151,7 +151,7 @@ func (r *reader) scanCount() (bool, error) {
 		r.skip(head)
 		return true, nil
 	}
-	r.scan = scan{size: head, count: int(n), left: int(n)}
+	r.scan = scanned{size: head, count: int(n), left: int(n)}
 	return true, nil
 }
 
@@ -244,7 +244,7 @@ func (r *reader) scanLine() (bool, error) {
 		r.skip(len(line) + 1)
 		return true, nil
 	}
-	r.scan = scan{size: len(line) + 1, whole: true}
+	r.scan = scanned{size: len(line) + 1, whole: true}
 	return true, nil
 }
 
@@ -289,7 +289,7 @@ func (r *reader) line(end byte, tooBig string) (line []byte, ok bool, err error)
 // skip steps over n bytes that are no command.
 func (r *reader) skip(n int) {
 	r.pos += n
-	r.scan = scan{}
+	r.scan = scanned{}
 }
 
 // setArgs takes the command at pos, which is whole.
