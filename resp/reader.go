@@ -35,11 +35,11 @@ const (
 //	                              ^ pos                                        ^ end
 //
 // It reads only when no whole command is buffered. A command is first scanned,
-// as far as its bytes are there, and scan remembers where that stopped, so that
-// no byte is looked at twice however the stream is cut. When its end is known,
-// the arguments are set in one go: so neither the number of arguments nor the
-// length of one that a client announces makes anything grow, only the bytes that
-// came in do.
+// as far as its bytes are there, and scan remembers where that stopped: a stream
+// of single bytes is scanned no more often than one that comes whole. When the
+// end is known, the arguments are set in one go: so neither the number of
+// arguments nor the length of one that a client announces makes anything grow,
+// only the bytes that came in do.
 type reader struct {
 	src    io.Reader
 	all    Limits

@@ -19,9 +19,9 @@ func FuzzReader(f *testing.F) {
 		head, body string
 		times      uint16
 	}{
-		{"", ping, 2},
-		{ping, "SET k \"a\\x41'\" 'b\\''\r\n", 1},
-		{"*0\r\n\r\n*-1\r\n", ping, 1},
+		{"", pingArray, 2},
+		{pingArray, "SET k \"a\\x41'\" 'b\\''\r\n", 1},
+		{"*0\r\n\r\n*-1\r\n", pingArray, 1},
 		{"*1\r\n$536870912\r\n", "abc", 1},
 		{"POST / HTTP/1.1\r\n", "Host: x\r\n\r\n", 1},
 		{"\x16\x03\x01\x00\xa5\x01", "", 0},
@@ -31,7 +31,7 @@ func FuzzReader(f *testing.F) {
 		{"*1048576\r\n", "$1\r\nx\r\n", 30_000},
 		{"", "a ", 20_000},
 		{"", "a \n", 20_000},
-		{"", ping, 3000},
+		{"", pingArray, 3000},
 		{"", "x", 65_535},
 		{"*", "1", 65_535},
 		{"*1\r\n$", "1", 65_535},
@@ -63,7 +63,7 @@ func FuzzReader(f *testing.F) {
 	})
 }
 
-const ping = "*1\r\n$4\r\nPING\r\n"
+const pingArray = "*1\r\n$4\r\nPING\r\n"
 
 // checkMemory reads a stream and counts what that allocates: the slice of each
 // argument, which is what next returns, and at most four times what came in.

@@ -628,7 +628,7 @@ func TestLimitsSayWhatIsWrong(t *testing.T) {
 
 func TestLimitsMayBeAsLargeAsNumbersAre(t *testing.T) {
 	const most = math.MaxInt
-	s := readStream(newReader(strings.NewReader(ping+"PING\r\n"), Limits{Args: most, Bulk: most, Inline: most, Command: most, Pipeline: most}, true))
+	s := readStream(newReader(strings.NewReader(pingArray+"PING\r\n"), Limits{Args: most, Bulk: most, Inline: most, Command: most, Pipeline: most}, true))
 	require.Equal(t, stream{[][]string{{"PING"}, {"PING"}}, "EOF"}, s)
 }
 
