@@ -57,12 +57,6 @@ func (n *node) Admin() Admin { return (*admin)(n) }
 type admin node
 
 func (a *admin) do(ctx context.Context, f func(s *state, now time.Duration, id uint64) output) error {
-	if inTx(ctx) {
-		return ErrInTx
-	}
-	if err := ctx.Err(); err != nil {
-		return &AdminError{Text: "the context was over before it began", Err: err}
-	}
 	return (*node)(a).do(ctx, f)
 }
 
@@ -128,6 +122,9 @@ func (a *admin) MoveSlots(ctx context.Context, slots SlotSet, to NodeID) error {
 	n := (*node)(a)
 	if inTx(ctx) {
 		return ErrInTx
+	}
+	if err := ctx.Err(); err != nil {
+		return contextOver(err)
 	}
 	v := n.engine.view.Load()
 	byOwner := map[NodeID]*SlotSet{}

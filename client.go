@@ -53,7 +53,7 @@ const (
 func (c *Client) Get(ctx context.Context, key string) ([]byte, error) {
 	e := &c.n.engine
 	if len(key) <= e.maxKey && !e.closed.Load() && ctx.Err() == nil && !inTx(ctx) {
-		value, found, served, _, err := e.get(KeySlot(key), key)
+		value, found, served, _, err := e.get(KeySlot(key), key, waitLock)
 		if served && err == nil {
 			if !found {
 				return nil, ErrNotFound
@@ -167,7 +167,7 @@ func (c *Client) call(ctx context.Context, q *request, key string) ([]byte, erro
 			return nil, q.failed(a.node, NotExecuted, ErrClosed)
 		}
 		if ctx.Err() != nil {
-			return nil, q.failed(a.node, NotExecuted, errors.Join(ctx.Err(), a.last))
+			return nil, q.failed(a.node, NotExecuted, a.over(ctx))
 		}
 	}
 }
@@ -192,7 +192,7 @@ func (c *Client) check(ctx context.Context, q *request, key string) error {
 			return tooLong("argument", len(a), e.maxValue)
 		}
 	}
-	if limit := e.maxKey + txBytesPer*e.maxValue; total > limit {
+	if limit := e.bytesMax(); total > limit {
 		return tooLong("arguments", total, limit)
 	}
 	return nil
@@ -231,12 +231,12 @@ func (a *attempt) here(ctx context.Context) (value []byte, done bool, err error)
 	if c := n.engine.cell(a.q.slot); c == nil {
 		return nil, false, nil
 	}
-	value, ran, err := n.engine.runOp(ctx, a.q, false)
+	value, ran, err := n.engine.runOp(ctx, a.q, waitLock)
 	if err != nil && !ran && (errors.Is(err, errWouldWait) || elsewhere(err)) {
 		return nil, false, nil
 	}
 	a.node = n.ID()
-	value, again, err := a.judge(ctx, value, ran, err)
+	value, again, err := a.judge(ctx, value, outcomeOf(ran), err)
 	return value, !again, err
 }
 
@@ -247,19 +247,29 @@ func elsewhere(err error) bool {
 	return errors.As(err, &moved) || errors.Is(err, ErrTryAgain) || errors.Is(err, ErrClusterDown)
 }
 
+// outcomeOf is the outcome of a call that has failed.
+func outcomeOf(ran bool) Outcome {
+	if ran {
+		return Unknown
+	}
+	return NotExecuted
+}
+
 // once tries once. again says that the call has not happened, and may be tried
 // again.
 func (a *attempt) once(ctx context.Context) (value []byte, again bool, err error) {
 	n := a.c.n
 	owner, self := a.target()
 	a.node = owner.ID
-	var ran bool
+	var o Outcome
 	if self {
-		value, ran, err = n.engine.runOp(ctx, a.q, true)
+		var ran bool
+		value, ran, err = n.engine.runOp(ctx, a.q, waitHold)
+		o = outcomeOf(ran)
 	} else {
-		value, ran, err = a.remote(ctx, owner)
+		value, o, err = a.remote(ctx, owner)
 	}
-	return a.judge(ctx, value, ran, err)
+	return a.judge(ctx, value, o, err)
 }
 
 // target is the node to ask: this one, too, where it is to say why not.
@@ -279,32 +289,36 @@ func (a *attempt) target() (owner NodeInfo, self bool) {
 }
 
 // remote sends the request to another node.
-func (a *attempt) remote(ctx context.Context, owner NodeInfo) (value []byte, ran bool, err error) {
+func (a *attempt) remote(ctx context.Context, owner NodeInfo) (value []byte, o Outcome, err error) {
 	a.c.stats.remote.Add(1)
 	conn, err := a.c.n.data.get(ctx, owner)
 	if err != nil {
-		return nil, false, &remoteError{err.Error(), ErrTryAgain}
+		return nil, NotExecuted, &remoteError{err.Error(), ErrTryAgain}
 	}
 	p, err := conn.call(ctx, a.q)
 	switch {
 	case errors.Is(err, errNotSent):
-		return nil, false, &remoteError{"the connection to " + owner.ID.short() + " has ended", ErrTryAgain}
-	case err != nil && a.q.repeatable(&a.c.n.engine) && ctx.Err() == nil:
-		return nil, false, &remoteError{err.Error(), ErrTryAgain}
+		return nil, NotExecuted, &remoteError{"the connection to " + owner.ID.short() + " has ended", ErrTryAgain}
+	case err != nil && a.q.repeatable(&a.c.n.engine):
+		return nil, NotExecuted, &remoteError{err.Error(), ErrTryAgain} // whatever it has read, nobody has seen it
 	case err != nil:
-		return nil, true, err
+		return nil, Unknown, err
+	case p.status == statusClosed:
+		return nil, p.outcome, &remoteError{"node " + owner.ID.short() + " is closing", ErrTryAgain}
 	}
-	return p.value, p.outcome != NotExecuted, p.error(a.q.slot)
+	return p.value, p.outcome, p.error(a.q.slot)
 }
 
 // judge says what an answer means for the call.
-func (a *attempt) judge(ctx context.Context, value []byte, ran bool, err error) ([]byte, bool, error) {
+func (a *attempt) judge(ctx context.Context, value []byte, o Outcome, err error) ([]byte, bool, error) {
 	var moved *MovedError
 	switch {
 	case err == nil:
 		return value, false, nil
-	case errors.Is(err, ErrNotFound):
+	case a.q.op == opGet && errors.Is(err, ErrNotFound):
 		return nil, false, ErrNotFound
+	case o != NotExecuted && !a.q.repeatable(&a.c.n.engine):
+		return nil, false, a.q.failed(a.node, o, err)
 	case errors.As(err, &moved):
 		if a.node != a.c.n.ID() {
 			a.c.stats.moved.Add(1)
@@ -314,14 +328,18 @@ func (a *attempt) judge(ctx context.Context, value []byte, ran bool, err error) 
 			return nil, true, nil
 		}
 		return nil, true, a.pause(ctx, err)
-	case (errors.Is(err, ErrTryAgain) || errors.Is(err, ErrClusterDown)) && (!ran || a.q.repeatable(&a.c.n.engine)):
+	case errors.Is(err, ErrTryAgain) || errors.Is(err, ErrClusterDown):
 		return nil, true, a.pause(ctx, err)
 	}
-	o := NotExecuted
-	if ran {
-		o = Unknown
+	return nil, false, a.q.failed(a.node, NotExecuted, err)
+}
+
+// over is the error of a call whose context is over before it has happened.
+func (a *attempt) over(ctx context.Context) error {
+	if a.last == nil {
+		return ctx.Err()
 	}
-	return nil, false, a.q.failed(a.node, o, err)
+	return fmt.Errorf("%w, after: %w", ctx.Err(), a.last)
 }
 
 // pause waits a while before the next attempt: longer each time, and at random,

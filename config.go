@@ -99,8 +99,10 @@ type Config struct {
 	// MaxKey bounds the bytes of a key, default 64 KiB, at most 1 MiB.
 	MaxKey int
 
-	// MaxValue bounds the bytes of a value, of the arguments of a command and of
-	// its reply, default 64 MiB, at most 512 MiB.
+	// MaxValue bounds the bytes of a value, of the name of a field, of an argument
+	// of a command and of its reply, default 64 MiB, at most 512 MiB. All
+	// arguments of a call together, and all that one command writes, may have
+	// twice as much.
 	MaxValue int
 
 	// Logger gets what an operator should see, a few lines a day. nil is silent.

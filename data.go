@@ -413,7 +413,7 @@ func (s *dataServer) handle(kind byte, payload []byte) error {
 // answer runs a request at once, or in a goroutine of its own if it has to wait.
 func (s *dataServer) answer(q *request) {
 	if q.op != opHandOff {
-		value, ran, err := s.n.engine.runOp(s.n.ctx, q, false)
+		value, ran, err := s.n.engine.runOp(s.n.ctx, q, waitNot)
 		if !errors.Is(err, errWouldWait) {
 			s.reply(q, value, ran, err)
 			return
@@ -432,7 +432,7 @@ func (s *dataServer) answer(q *request) {
 		if q.op == opHandOff {
 			err = s.n.handOffAsked(s.n.ctx, q)
 		} else {
-			value, ran, err = s.n.engine.runOp(s.n.ctx, q, true)
+			value, ran, err = s.n.engine.runOp(s.n.ctx, q, waitHold)
 		}
 		s.reply(q, value, ran, err)
 		_ = s.flush()

@@ -69,7 +69,8 @@ type Node interface {
 	// node with slots gives them away first, with Admin.MoveSlots.
 	Leave(ctx context.Context) (LeaveReport, error)
 	// Close ends the node at once. It returns when every goroutine, connection
-	// and file of it is done with. It is idempotent.
+	// and file of it is done with, and no command of it touches its store any
+	// more; a command must not call it. It is idempotent.
 	Close() error
 }
 
@@ -455,6 +456,9 @@ func (n *node) startServing(on SlotSet) {
 
 // do runs a command of the core and waits for its answer.
 func (n *node) do(ctx context.Context, command func(s *state, now time.Duration, id uint64) output) error {
+	if inTx(ctx) {
+		return ErrInTx
+	}
 	reply := make(chan *commandError, 1)
 	call := func(s *state, now time.Duration) output {
 		n.nextCall++
@@ -465,25 +469,30 @@ func (n *node) do(ctx context.Context, command func(s *state, now time.Duration,
 		return err
 	}
 	select {
-	case err := <-reply:
+	case err := <-reply: // also when the node closes
 		return err.public()
 	case <-ctx.Done():
 		return &AdminError{Text: "the context was over before the answer came; it may still happen", Outcome: Unknown, Err: ctx.Err()}
-	case <-n.closed:
-		return ErrClosed
 	}
 }
 
 // post hands a step to the run loop.
 func (n *node) post(ctx context.Context, call func(s *state, now time.Duration) output) error {
+	if err := ctx.Err(); err != nil {
+		return contextOver(err)
+	}
 	select {
 	case n.calls <- call:
 		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return contextOver(ctx.Err())
 	case <-n.ctx.Done():
 		return ErrClosed
 	}
+}
+
+func contextOver(err error) error {
+	return &AdminError{Text: "the context was over before it began", Err: err}
 }
 
 // failReplies ends what waits for the run loop.
@@ -561,7 +570,7 @@ func (n *node) Client() *Client { return &n.client }
 
 // Execute implements Node.
 func (n *node) Execute(ctx context.Context, r Request, f func(*Tx) error) error {
-	ran, err := n.engine.execute(ctx, new(Tx), &r, f, true)
+	ran, err := n.engine.execute(ctx, new(Tx), &r, f, waitHold)
 	if err == nil {
 		return nil
 	}
@@ -613,6 +622,7 @@ func (n *node) Close() error {
 		n.links.close()
 		n.data.close()
 		n.wg.Wait()
+		n.engine.close()
 		close(n.closed)
 		n.closeEvents()
 		err = n.release()

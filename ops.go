@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/slotmesh/slotmesh/store"
@@ -15,14 +16,10 @@ import (
 // The calls that every node knows, as they run at the primary. Arguments come
 // from a request, key first.
 
-// errWouldWait: the slot is on hold, and the caller does not want to wait.
-var errWouldWait = errors.New("slotmesh: would wait")
-
 var errArgs = fmt.Errorf("%w: wrong number of arguments", ErrInvalid)
 
-// runOp runs a request here, or says where to go. wait allows it to wait for a
-// slot that is on hold; without it, errWouldWait.
-func (e *engine) runOp(ctx context.Context, q *request, wait bool) (value []byte, ran bool, err error) {
+// runOp runs a request here, or says where to go.
+func (e *engine) runOp(ctx context.Context, q *request, wait patience) (value []byte, ran bool, err error) {
 	if len(q.args) == 0 && q.op != opDo {
 		return nil, false, errArgs
 	}
@@ -40,23 +37,21 @@ func (e *engine) runOp(ctx context.Context, q *request, wait bool) (value []byte
 	return value, ran, err
 }
 
-func (e *engine) runGet(ctx context.Context, q *request, wait bool) ([]byte, bool, error) {
+func (e *engine) runGet(ctx context.Context, q *request, wait patience) ([]byte, bool, error) {
 	key := string(q.args[0])
 	if len(key) > e.maxKey {
 		return nil, false, tooLong("key", len(key), e.maxKey)
 	}
-	slot := KeySlot(key)
+	slot, s := KeySlot(key), stay{patience: wait}
 	for {
-		value, found, served, h, err := e.get(slot, key)
+		value, found, served, h, err := e.get(slot, key, wait)
 		switch {
 		case served && err == nil && !found:
-			return nil, true, ErrNotFound
+			return nil, false, ErrNotFound
 		case served:
 			return value, false, err
-		case !wait && h != nil:
-			return nil, false, errWouldWait
 		}
-		if err := e.notServed(ctx, slot, h); err != nil {
+		if err := e.notServed(ctx, slot, h, &s); err != nil {
 			return nil, false, err
 		}
 	}
@@ -157,7 +152,7 @@ func runCompareAndSwap(tx *Tx, key string, args [][]byte, q *request) error {
 }
 
 // runCommand runs a command of the application.
-func (e *engine) runCommand(ctx context.Context, q *request, wait bool) (value []byte, ran bool, err error) {
+func (e *engine) runCommand(ctx context.Context, q *request, wait patience) (value []byte, ran bool, err error) {
 	c := e.commands[q.name]
 	if c == nil {
 		return nil, false, fmt.Errorf("%w %q at this node: expected one of its Config.Commands", ErrUnknownCommand, q.name)
@@ -203,17 +198,32 @@ func (c *Command) keysOf(args [][]byte) (keys []string, err error) {
 	return keys, nil
 }
 
-// asCommandError is an error of a command as its caller sees it: what the
-// library itself means keeps its meaning.
+// asCommandError is an error of a command as its caller sees it. What a Tx says
+// keeps its meaning; what other nodes have told the command does not, or its
+// caller would take it for an answer of this one.
 func asCommandError(err error) error {
 	var cmd *CommandError
 	if errors.As(err, &cmd) {
-		return cmd
+		return &CommandError{Code: cut(cmd.Code, commandCodeMax), Text: cut(cmd.Text, errorTextMax)}
 	}
-	for _, s := range statusErrors {
-		if s != nil && errors.Is(err, s) {
+	for _, s := range [...]error{ErrTooLarge, ErrCrossSlot, ErrReadOnly, ErrInTx, ErrInvalid, ErrConflict, ErrNotFound} {
+		if errors.Is(err, s) {
 			return err
 		}
 	}
-	return &CommandError{Code: "ERR", Text: err.Error()}
+	return &CommandError{Code: "ERR", Text: cut(err.Error(), errorTextMax)}
+}
+
+const (
+	errorTextMax   = 16 << 10 // bytes of an error's text; what is longer is cut
+	commandCodeMax = 64
+)
+
+// cut is text, at most limit bytes of it, and says so where some are missing.
+func cut(text string, limit int) string {
+	const more = "..."
+	if len(text) <= limit {
+		return text
+	}
+	return strings.ToValidUTF8(text[:limit-len(more)], "") + more
 }

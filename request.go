@@ -281,21 +281,18 @@ func decodeResponse(payload []byte) (*response, error) {
 
 // failed fills in how a request has failed.
 func (r *response) failed(err error, ran bool) {
-	r.outcome = NotExecuted
-	if ran {
-		r.outcome = Unknown
-	}
+	r.outcome = outcomeOf(ran)
 	var moved *MovedError
 	var ask *AskError
 	var cmd *CommandError
-	r.text = err.Error()
+	r.text = cut(err.Error(), errorTextMax)
 	switch {
 	case errors.As(err, &moved):
 		r.status, r.node, r.addr, r.text = statusMoved, moved.Node, moved.Addr, ""
 	case errors.As(err, &ask):
 		r.status, r.node, r.addr, r.text = statusAsk, ask.Node, ask.Addr, ""
 	case errors.As(err, &cmd):
-		r.status, r.code, r.text = statusCommandError, cmd.Code, cmd.Text
+		r.status, r.code, r.text = statusCommandError, cut(cmd.Code, commandCodeMax), cut(cmd.Text, errorTextMax)
 	default:
 		r.status = statusOther
 		for s, sentinel := range statusErrors {

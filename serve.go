@@ -2,6 +2,7 @@ package slotmesh
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
@@ -88,10 +89,37 @@ func (c *slotCell) enter() (ok bool, h *hold) {
 func (c *slotCell) closed() bool { return c.gate.Load() == nil && c.adopting.Load() == nil }
 
 // hold is what requests wait for: the end of a freeze or of an opening, or room
-// for more effects.
+// for more effects. One hold may follow another: limit is for a request's wait
+// in all.
 type hold struct {
 	over  chan struct{}
 	limit time.Duration
+}
+
+// patience is what a request waits for.
+type patience uint8
+
+const (
+	waitNot  patience = iota // not even for a command that holds the slot's lock
+	waitLock                 // for the lock
+	waitHold                 // for the end of a hold, too
+)
+
+// errWouldWait: the request needs more patience than it may have.
+var errWouldWait = errors.New("slotmesh: would wait")
+
+// stay is a request's wait in all.
+type stay struct {
+	patience
+	since time.Time // zero: has not waited yet
+}
+
+// left is how much longer it may wait at a hold.
+func (s *stay) left(limit time.Duration) time.Duration {
+	if s.since.IsZero() {
+		s.since = time.Now()
+	}
+	return limit - time.Since(s.since)
 }
 
 // leaseView is the lease as requests see it.
@@ -199,17 +227,17 @@ func (e *engine) elsewhere(slot Slot) error {
 }
 
 // await waits until a slot is not on hold any more.
-func (e *engine) await(ctx context.Context, slot Slot, h *hold) error {
+func (e *engine) await(ctx context.Context, slot Slot, h *hold, s *stay) error {
 	if e.waiters.Add(1) > waitersMax {
 		e.waiters.Add(-1)
 		return fmt.Errorf("%w: %d requests wait already", ErrTryAgain, waitersMax)
 	}
 	defer e.waiters.Add(-1)
-	t := time.NewTimer(h.limit)
+	t := time.NewTimer(s.left(h.limit))
 	defer t.Stop()
 	select {
 	case <-h.over:
-		return nil
+		return ctx.Err()
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-t.C:
@@ -219,14 +247,16 @@ func (e *engine) await(ctx context.Context, slot Slot, h *hold) error {
 
 // notServed is what to do with a request whose slot was not served when it
 // looked: wait and look again (nil), or an error that says where to go.
-func (e *engine) notServed(ctx context.Context, slot Slot, h *hold) error {
+func (e *engine) notServed(ctx context.Context, slot Slot, h *hold, s *stay) error {
 	switch {
 	case e.closed.Load():
 		return ErrClosed
-	case h != nil:
-		return e.await(ctx, slot, h)
-	default:
+	case h == nil:
 		return e.elsewhere(slot)
+	case s.patience < waitHold:
+		return errWouldWait
+	default:
+		return e.await(ctx, slot, h, s)
 	}
 }
 
@@ -235,13 +265,17 @@ func (e *engine) notServed(ctx context.Context, slot Slot, h *hold) error {
 // get reads a plain key. It is the path of a local Client.Get: no closure, no
 // Tx, nothing deferred, nothing allocated. served is false where the slot is not
 // served here now: then h may be waited for.
-func (e *engine) get(slot Slot, key string) (value []byte, found, served bool, h *hold, err error) {
+func (e *engine) get(slot Slot, key string, wait patience) (value []byte, found, served bool, h *hold, err error) {
 	l := e.lease.Load()
 	c := e.cell(slot)
 	if c == nil {
 		return nil, false, false, nil, nil
 	}
-	c.mu.RLock()
+	if wait > waitNot {
+		c.mu.RLock()
+	} else if !c.mu.TryRLock() {
+		return nil, false, true, nil, errWouldWait
+	}
 	turn := c.turn.Load()
 	if ok, h := c.enter(); !ok {
 		c.mu.RUnlock()
@@ -263,10 +297,10 @@ var errLeaseOver = fmt.Errorf("%w: this node's lease is over, or its rule over t
 // ---- execute
 
 // execute runs f at the slot of the request, or says where to go. ran reports
-// whether it may have had effects although err is not nil.
-// Without wait, a slot that is on hold gives errWouldWait. The Tx is one that
-// nobody uses.
-func (e *engine) execute(ctx context.Context, tx *Tx, r *Request, f func(*Tx) error, wait bool) (ran bool, err error) {
+// whether it may have had effects although err is not nil. It returns
+// errWouldWait where it would have to wait for more than it may. The Tx is one
+// that nobody uses.
+func (e *engine) execute(ctx context.Context, tx *Tx, r *Request, f func(*Tx) error, wait patience) (ran bool, err error) {
 	slot, err := r.slot(e.maxKey)
 	if err != nil {
 		return false, err
@@ -275,7 +309,7 @@ func (e *engine) execute(ctx context.Context, tx *Tx, r *Request, f func(*Tx) er
 }
 
 // executeAt is execute for a request whose slot is known.
-func (e *engine) executeAt(ctx context.Context, slot Slot, tx *Tx, r *Request, f func(*Tx) error, wait bool) (ran bool, err error) {
+func (e *engine) executeAt(ctx context.Context, slot Slot, tx *Tx, r *Request, f func(*Tx) error, wait patience) (ran bool, err error) {
 	switch {
 	case e.closed.Load():
 		return false, ErrClosed
@@ -284,41 +318,32 @@ func (e *engine) executeAt(ctx context.Context, slot Slot, tx *Tx, r *Request, f
 	case inTx(ctx):
 		return false, ErrInTx
 	}
+	s := stay{patience: wait}
 	for {
-		c := e.cell(slot)
-		if c == nil {
-			if err := e.notServed(ctx, slot, nil); err != nil {
-				return false, err
+		var h *hold
+		if c := e.cell(slot); c != nil {
+			var done bool
+			if done, ran, h, err = e.try(ctx, c, slot, tx, r, f, wait); done {
+				return ran, err
 			}
-			continue
 		}
-		done, ran, h, err := e.try(ctx, c, slot, tx, r, f)
-		if done {
-			return ran, err
-		}
-		if h != nil && !wait {
-			return false, errWouldWait
-		}
-		if err := e.notServed(ctx, slot, h); err != nil {
+		if err := e.notServed(ctx, slot, h, &s); err != nil {
 			return false, err
 		}
 	}
 }
 
 // try runs f if the slot is served now.
-func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, tx *Tx, r *Request, f func(*Tx) error) (done, ran bool, h *hold, err error) {
+func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, tx *Tx, r *Request, f func(*Tx) error, wait patience) (done, ran bool, h *hold, err error) {
 	l := e.lease.Load()
 	if ok, _ := c.enter(); ok && !e.held(l) {
 		return true, false, nil, e.notServedOr(errLeaseOver, slot)
 	}
-	defer tx.end() // outside the lock: it may have much to let go of
-	if r.ReadOnly {
-		c.mu.RLock()
-		defer c.mu.RUnlock()
-	} else {
-		c.mu.Lock()
-		defer c.mu.Unlock()
+	if !c.lock(r.ReadOnly, wait) {
+		return true, false, nil, errWouldWait
 	}
+	defer tx.end() // outside the lock: it may have much to let go of
+	defer c.unlock(r.ReadOnly)
 	turn := c.turn.Load()
 	if ok, h := c.enter(); !ok {
 		return false, false, h, nil
@@ -329,23 +354,43 @@ func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, tx *Tx, r *Req
 		}
 	}
 	tx.begin(ctx, e, slot, r)
-	if err := e.run(tx, r, f); err != nil {
-		return true, false, nil, err
-	}
-	wrote := len(tx.ops) > 0
-	if wrote {
-		if err := e.store.Apply(uint16(slot), tx.ops); err != nil {
-			return true, false, nil, err
-		}
-		e.sweeper.noteExpiry(tx.ops)
-		if c.copying != nil {
-			c.copying.effects(slot, tx.ops)
+	err = e.run(tx, r, f)
+	if err == nil && len(tx.ops) > 0 {
+		if err = e.store.Apply(uint16(slot), tx.ops); err == nil {
+			ran = true
+			e.sweeper.noteExpiry(tx.ops)
+			if c.copying != nil {
+				c.copying.effects(slot, tx.ops)
+			}
 		}
 	}
 	if !e.held(l) || c.turn.Load() != turn {
-		return true, wrote, nil, errLeaseOver
+		return true, ran, nil, errLeaseOver // an error, too, tells of what another node may have changed
 	}
-	return true, true, nil, nil
+	return true, ran || err == nil, nil, err
+}
+
+// lock takes the lock of a slot; false: it would have to wait for it.
+func (c *slotCell) lock(shared bool, wait patience) bool {
+	switch {
+	case wait == waitNot && shared:
+		return c.mu.TryRLock()
+	case wait == waitNot:
+		return c.mu.TryLock()
+	case shared:
+		c.mu.RLock()
+	default:
+		c.mu.Lock()
+	}
+	return true
+}
+
+func (c *slotCell) unlock(shared bool) {
+	if shared {
+		c.mu.RUnlock()
+	} else {
+		c.mu.Unlock()
+	}
 }
 
 // notServedOr is where to go, unless the answer would be here.
@@ -369,10 +414,7 @@ func (e *engine) run(tx *Tx, r *Request, f func(*Tx) error) (err error) {
 			e.events(Event{Kind: EventSlow, Slots: oneSlotSet(tx.slot), Text: fmt.Sprintf("%s held its slot for %v", r.name(), d)})
 		}
 	}()
-	if err := f(tx); err != nil {
-		return err
-	}
-	return tx.err
+	return f(tx)
 }
 
 func oneSlotSet(slot Slot) SlotSet {
@@ -404,6 +446,24 @@ func (e *engine) shut(slots *SlotSet) {
 		c := e.makeCell(slot)
 		c.turn.Add(1)
 		c.gate.Store(nil)
+	}
+}
+
+// close ends what the run loop has begun, once it is over: nobody gets in any
+// more, and who is in a slot is waited for.
+func (e *engine) close() {
+	for i := range e.cells {
+		p := e.cells[i].Load()
+		if p == nil {
+			continue
+		}
+		for j := range p {
+			c := &p[j]
+			c.gate.Store(nil)
+			c.mu.Lock()
+			c.copying = nil
+			c.mu.Unlock()
+		}
 	}
 }
 

@@ -25,7 +25,7 @@ func (s *Session) Execute(ctx context.Context, r *Request, f func(*Tx) error) er
 		return s.n.opError(r, false, ErrInTx)
 	}
 	s.busy = true
-	ran, err := s.n.engine.execute(ctx, &s.tx, r, f, true)
+	ran, err := s.n.engine.execute(ctx, &s.tx, r, f, waitHold)
 	s.busy = false
 	if err != nil {
 		return s.n.opError(r, ran, err)
@@ -35,10 +35,7 @@ func (s *Session) Execute(ctx context.Context, r *Request, f func(*Tx) error) er
 
 // opError is the error of a request that has not been served.
 func (n *node) opError(r *Request, ran bool, err error) error {
-	e := &OpError{Op: r.name(), Node: n.ID(), Err: err}
-	if ran {
-		e.Outcome = Unknown
-	}
+	e := &OpError{Op: r.name(), Node: n.ID(), Outcome: outcomeOf(ran), Err: err}
 	e.Slot, _ = r.slot(n.cfg.MaxKey)
 	return e
 }

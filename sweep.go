@@ -116,7 +116,8 @@ func (w *sweeper) remove(ctx context.Context, key string) bool {
 			return err
 		}
 		removed = true
-		return tx.add(store.Op{Code: store.OpDeleteKey, Key: key})
-	}, false)
+		tx.add(store.Op{Code: store.OpDeleteKey, Key: key})
+		return nil
+	}, waitNot)
 	return removed && err == nil
 }

@@ -12,7 +12,8 @@ import (
 // Bounds of one Tx.
 const (
 	maxTxOps   = 1 << 22 // changes: enough to take a sorted set of two million members apart
-	txBytesPer = 2       // keys, fields and values may have this many times MaxValue
+	txBytesPer = 2       // keys, fields and values may have this many times MaxValue,
+	txBytesMin = 1 << 20 // or this many bytes
 )
 
 // Command is application code that runs at the primary of a slot, under the
@@ -66,7 +67,6 @@ type Tx struct {
 	named    string // a key that is known to be in the slot
 	ops      []store.Op
 	bytes    int
-	err      error // the first that a write met
 
 	// What has been written. Most commands write one key: it has a place of its
 	// own.
@@ -147,11 +147,8 @@ func (t *Tx) written(key string) *txKey {
 	return t.others[key]
 }
 
-// writing is written; it makes what is missing.
-func (t *Tx) writing(key string) (k *txKey, made bool) {
-	if k := t.written(key); k != nil {
-		return k, false
-	}
+// writing makes what written does not find.
+func (t *Tx) writing(key string) (k *txKey) {
 	if n := len(t.spare); n > 0 {
 		k, t.spare = t.spare[n-1], t.spare[:n-1]
 	} else {
@@ -165,7 +162,7 @@ func (t *Tx) writing(key string) (k *txKey, made bool) {
 	default:
 		t.others[key] = k
 	}
-	return k, true
+	return k
 }
 
 // showsHead reports whether what the command has written, and not what is
@@ -252,7 +249,10 @@ func (t *Tx) Put(key string, value []byte) error {
 // (kind 0) takes the place of all that was there; one of a collection leaves
 // the fields.
 func (t *Tx) PutEntry(key string, e store.Entry) error {
-	k, err := t.write(key, len(key)+len(e.Value))
+	if e.ExpireAt < 0 {
+		return fmt.Errorf("%w: time of expiry %d, expected Unix milliseconds or 0 for never", ErrInvalid, e.ExpireAt)
+	}
+	k, err := t.write(key, "", e.Value)
 	if err != nil {
 		return err
 	}
@@ -260,7 +260,8 @@ func (t *Tx) PutEntry(key string, e store.Entry) error {
 		t.erase(key, k)
 	}
 	k.putHead(e)
-	return t.add(store.Op{Code: store.OpPut, Key: key, Value: e.Value, ExpireAt: e.ExpireAt, Kind: e.Kind})
+	t.add(store.Op{Code: store.OpPut, Key: key, Value: e.Value, ExpireAt: e.ExpireAt, Kind: e.Kind})
+	return nil
 }
 
 // erase removes what is stored under a key, where that is more than a head.
@@ -274,7 +275,7 @@ func (t *Tx) erase(key string, k *txKey) {
 		more = found || err != nil
 	}
 	if more {
-		t.err = t.add(store.Op{Code: store.OpDeleteKey, Key: key})
+		t.add(store.Op{Code: store.OpDeleteKey, Key: key})
 	}
 	k.eraseAll()
 }
@@ -292,12 +293,13 @@ func (t *Tx) Delete(key string) (bool, error) {
 		}
 		found = len(items) > 0
 	}
-	k, err := t.write(key, len(key))
+	k, err := t.write(key, "", nil)
 	if err != nil {
 		return false, err
 	}
 	k.eraseAll()
-	return found, t.add(store.Op{Code: store.OpDeleteKey, Key: key})
+	t.add(store.Op{Code: store.OpDeleteKey, Key: key})
+	return found, nil
 }
 
 // Expire sets the time at which a key is gone; the zero time is never. It
@@ -311,12 +313,13 @@ func (t *Tx) Expire(key string, at time.Time) (bool, error) {
 	if !at.IsZero() {
 		e.ExpireAt = max(1, at.UnixMilli())
 	}
-	k, err := t.write(key, len(key)+len(e.Value))
+	k, err := t.write(key, "", e.Value)
 	if err != nil {
 		return false, err
 	}
 	k.putHead(e)
-	return true, t.add(store.Op{Code: store.OpPut, Key: key, Value: e.Value, ExpireAt: e.ExpireAt, Kind: e.Kind})
+	t.add(store.Op{Code: store.OpPut, Key: key, Value: e.Value, ExpireAt: e.ExpireAt, Kind: e.Kind})
+	return true, nil
 }
 
 // GetField returns the value of a field of a key. The empty field is the head.
@@ -324,7 +327,7 @@ func (t *Tx) GetField(key, field string) (value []byte, found bool, err error) {
 	if field == "" {
 		return t.Get(key)
 	}
-	if err := t.check(key); err != nil {
+	if err := t.checkField(key, field); err != nil {
 		return nil, false, err
 	}
 	if gone, err := t.gone(key); err != nil || gone {
@@ -356,17 +359,18 @@ func (t *Tx) PutField(key, field string, value []byte) error {
 	if field == "" {
 		return t.Put(key, value)
 	}
-	k, err := t.write(key, len(key)+len(field)+len(value))
+	k, err := t.write(key, field, value)
 	if err != nil {
 		return err
 	}
 	k.setField(field, txField{value: value})
-	return t.add(store.Op{Code: store.OpPut, Key: key, Field: field, Value: value})
+	t.add(store.Op{Code: store.OpPut, Key: key, Field: field, Value: value})
+	return nil
 }
 
 // DeleteField removes a field of a key and leaves the others.
 func (t *Tx) DeleteField(key, field string) error {
-	k, err := t.write(key, len(key)+len(field))
+	k, err := t.write(key, field, nil)
 	if err != nil {
 		return err
 	}
@@ -375,65 +379,86 @@ func (t *Tx) DeleteField(key, field string) error {
 	} else {
 		k.setField(field, txField{deleted: true})
 	}
-	return t.add(store.Op{Code: store.OpDelete, Key: key, Field: field})
+	t.add(store.Op{Code: store.OpDelete, Key: key, Field: field})
+	return nil
 }
 
-// write checks that a key may be written, and counts the bytes.
-func (t *Tx) write(key string, n int) (*txKey, error) {
-	if err := t.check(key); err != nil {
+// write checks that an entry may be written, and counts its bytes. Where it
+// returns an error nothing has changed: a command may go on without that entry.
+func (t *Tx) write(key, field string, value []byte) (*txKey, error) {
+	if err := t.checkField(key, field); err != nil {
 		return nil, err
 	}
-	if t.readOnly {
+	bytes := t.bytes + len(key) + len(field) + len(value)
+	switch limit := t.e.bytesMax(); {
+	case t.readOnly:
 		return nil, ErrReadOnly
+	case len(value) > t.e.maxValue:
+		return nil, tooLong("value", len(value), t.e.maxValue)
+	case bytes > limit:
+		return nil, fmt.Errorf("%w: a command writes %d bytes, expected at most %d", ErrTooLarge, bytes, limit)
+	case len(t.ops)+opsPerWrite > maxTxOps:
+		return nil, fmt.Errorf("%w: a command makes more than %d changes", ErrTooLarge, maxTxOps-opsPerWrite)
 	}
-	if t.bytes += n; t.bytes > txBytesPer*t.e.maxValue {
-		return nil, fmt.Errorf("%w: a command writes %d bytes, expected at most %d", ErrTooLarge, t.bytes, txBytesPer*t.e.maxValue)
+	k, err := t.writingFresh(key)
+	if err == nil {
+		t.bytes = bytes
 	}
-	if len(t.ops) >= maxTxOps {
-		return nil, fmt.Errorf("%w: a command makes more than %d changes", ErrTooLarge, maxTxOps)
+	return k, err
+}
+
+// bytesMax bounds what one Tx writes, and the arguments of one request.
+func (e *engine) bytesMax() int { return e.maxKey + max(txBytesPer*e.maxValue, txBytesMin) }
+
+// opsPerWrite is the most that one call adds: what has expired goes, what is in
+// the way goes, the entry comes.
+const opsPerWrite = 3
+
+// writingFresh is writing; it makes room where a key's time has come: nothing of
+// it may show under what is written now.
+func (t *Tx) writingFresh(key string) (*txKey, error) {
+	if k := t.written(key); k != nil {
+		return k, nil
 	}
-	k, made := t.writing(key)
-	if made {
-		if err := t.eraseExpired(key, k); err != nil {
-			return nil, err
-		}
+	e, found, err := t.e.store.Get(uint16(t.slot), key, "")
+	if err != nil {
+		return nil, err
+	}
+	k := t.writing(key)
+	if found && t.expired(&e) {
+		k.eraseAll()
+		t.add(store.Op{Code: store.OpDeleteKey, Key: key})
 	}
 	return k, nil
 }
 
-// eraseExpired makes room where a key's time has come: nothing of it may show
-// under what is written now.
-func (t *Tx) eraseExpired(key string, k *txKey) error {
-	e, found, err := t.e.store.Get(uint16(t.slot), key, "")
-	if err != nil || !found || !t.expired(&e) {
-		return err
-	}
-	k.eraseAll()
-	return t.add(store.Op{Code: store.OpDeleteKey, Key: key})
-}
-
 // add appends a change.
-func (t *Tx) add(op store.Op) error {
-	if t.err != nil {
-		return t.err
-	}
-	if len(op.Value) > t.e.maxValue {
-		return fmt.Errorf("%w: value of %d bytes, expected at most %d", ErrTooLarge, len(op.Value), t.e.maxValue)
-	}
-	t.ops = append(t.ops, op)
-	return nil
-}
+func (t *Tx) add(op store.Op) { t.ops = append(t.ops, op) }
 
 // check refuses a key that is too long or in another slot.
 func (t *Tx) check(key string) error {
+	if t.e == nil {
+		return fmt.Errorf("%w: a Tx is used after its command has returned", ErrInvalid)
+	}
 	if key == t.named {
 		return nil
 	}
 	if len(key) > t.e.maxKey {
-		return fmt.Errorf("%w: key of %d bytes, expected at most %d", ErrTooLarge, len(key), t.e.maxKey)
+		return tooLong("key", len(key), t.e.maxKey)
 	}
 	if s := KeySlot(key); s != t.slot {
 		return fmt.Errorf("%w: key %.64q is in slot %d, the command runs in slot %d", ErrCrossSlot, key, s, t.slot)
+	}
+	return nil
+}
+
+// checkField is check for a key and a field.
+func (t *Tx) checkField(key, field string) error {
+	if err := t.check(key); err != nil {
+		return err
+	}
+	if len(field) > t.e.maxValue {
+		return tooLong("field", len(field), t.e.maxValue)
 	}
 	return nil
 }

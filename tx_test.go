@@ -1,0 +1,112 @@
+package slotmesh_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/slotmesh/slotmesh"
+	"github.com/slotmesh/slotmesh/store"
+	"github.com/stretchr/testify/require"
+)
+
+// runAt returns a function that runs f at the slot of "k" of a node alone.
+func runAt(t *testing.T, cfg slotmesh.Config) func(f func(tx *slotmesh.Tx) error) error {
+	t.Helper()
+	n, err := slotmesh.Start(t.Context(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { n.Close() })
+	return func(f func(tx *slotmesh.Tx) error) error {
+		return n.Execute(t.Context(), slotmesh.Request{Keys: []string{"k"}}, f)
+	}
+}
+
+// A command may go on where a write of it was refused: then nothing of that
+// write may show, neither to the command nor afterwards.
+func TestAWriteThatIsRefusedChangesNothing(t *testing.T) {
+	run := runAt(t, slotmesh.Config{MaxKey: 16, MaxValue: 100})
+	require.NoError(t, run(func(tx *slotmesh.Tx) error {
+		if err := tx.PutEntry("k", store.Entry{Kind: 1, Value: []byte("header")}); err != nil {
+			return err
+		}
+		return tx.PutField("k", "member", []byte("v"))
+	}))
+	look := func(when string) func(tx *slotmesh.Tx) error {
+		return func(tx *slotmesh.Tx) error {
+			e, found, err := tx.Entry("k")
+			require.NoError(t, err)
+			require.True(t, found, when)
+			require.Equal(t, store.Entry{Kind: 1, Value: []byte("header")}, e, when)
+			items, more, err := tx.Range("k", "", 0)
+			require.NoError(t, err)
+			require.False(t, more, when)
+			require.Equal(t, []store.Item{{Key: "k", Field: "member", Entry: store.Entry{Value: []byte("v")}}}, items, when)
+			return nil
+		}
+	}
+	long, big := strings.Repeat("f", 101), make([]byte, 101)
+	for what, write := range map[string]func(tx *slotmesh.Tx) error{
+		"value of 101 bytes, expected at most 100": func(tx *slotmesh.Tx) error { return tx.Put("k", big) },
+		"value of 101 bytes":                       func(tx *slotmesh.Tx) error { return tx.PutField("k", "member", big) },
+		"time of expiry -1, expected Unix":         func(tx *slotmesh.Tx) error { return tx.PutEntry("k", store.Entry{ExpireAt: -1}) },
+		"field of 101 bytes, expected at most 100": func(tx *slotmesh.Tx) error { return tx.PutField("k", long, nil) },
+		"field of 101 bytes":                       func(tx *slotmesh.Tx) error { return tx.DeleteField("k", long) },
+		"field of 101 bytes, expected":             func(tx *slotmesh.Tx) error { _, _, err := tx.GetField("k", long); return err },
+		`key "x" is in slot`:                       func(tx *slotmesh.Tx) error { return tx.Put("x", nil) },
+	} {
+		require.NoError(t, run(func(tx *slotmesh.Tx) error {
+			require.ErrorContains(t, write(tx), what)
+			return look("in the command: " + what)(tx)
+		}))
+		require.NoError(t, run(look("after: "+what)))
+	}
+}
+
+func TestACommandThatWritesTooMuchIsRefusedAndHasChangedNothing(t *testing.T) {
+	run := runAt(t, slotmesh.Config{MaxValue: 1 << 20})
+	value := make([]byte, 1<<20)
+	err := run(func(tx *slotmesh.Tx) error {
+		for i := range 3 {
+			if err := tx.PutField("k", fmt.Sprint(i), value); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	require.ErrorIs(t, err, slotmesh.ErrTooLarge)
+	require.ErrorContains(t, err, "a command writes 3145734 bytes, expected at most 2162688")
+	err = run(func(tx *slotmesh.Tx) error {
+		for range 1 << 22 {
+			if err := tx.DeleteField("k", ""); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	require.ErrorContains(t, err, "a command writes")
+	require.NoError(t, run(func(tx *slotmesh.Tx) error {
+		items, _, err := tx.Range("k", "", 0)
+		require.Empty(t, items)
+		return err
+	}))
+}
+
+func TestATxOutlivesItsCommandAsAnErrorOnly(t *testing.T) {
+	run := runAt(t, slotmesh.Config{})
+	var kept *slotmesh.Tx
+	require.NoError(t, run(func(tx *slotmesh.Tx) error {
+		kept = tx
+		return tx.Put("k", []byte("v"))
+	}))
+	_, _, err := kept.Get("k")
+	require.ErrorIs(t, err, slotmesh.ErrInvalid)
+	require.ErrorContains(t, err, "after its command has returned")
+	require.ErrorIs(t, kept.Put("k", []byte("late")), slotmesh.ErrInvalid)
+	_, err = kept.Delete("k")
+	require.ErrorIs(t, err, slotmesh.ErrInvalid)
+	require.NoError(t, run(func(tx *slotmesh.Tx) error {
+		v, _, err := tx.Get("k")
+		require.Equal(t, "v", string(v))
+		return err
+	}))
+}
