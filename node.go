@@ -50,6 +50,11 @@ type Node interface {
 	// key that stays during the walk is returned at least once. The items must
 	// not be changed.
 	ScanSlot(slot Slot, cursor uint64, limit int) (items []store.Item, next uint64, err error)
+	// Watch returns a Watch that calls f when a key that it has been given
+	// changes, or expires, or when its slot is served here no more (gone). f is
+	// called under the lock of the slot, after the change: it must not wait, nor
+	// call the node. Close the Watch when it is not needed any more.
+	Watch(f func(key string, gone bool)) *Watch
 	// FlushSlot deletes every key of a slot that this node serves, at once. The
 	// error is one of Execute.
 	FlushSlot(ctx context.Context, slot Slot) error
@@ -414,6 +419,7 @@ func (n *node) stopServing() (on SlotSet) {
 		n.holding = &hold{over: make(chan struct{}), limit: n.holdLimit()}
 	}
 	n.engine.shut(&gone)
+	n.tellGone(gone)
 	if n.holding != nil {
 		n.engine.setGate(&s.hold, &gate{n.holding})
 	}
@@ -422,6 +428,14 @@ func (n *node) stopServing() (on SlotSet) {
 	on.Union(n.reopened(s))
 	n.applied = *s
 	return on
+}
+
+// tellGone tells of the watched keys of slots that have gone, once nobody runs
+// there any more: what a command there has begun to watch is told of too.
+func (n *node) tellGone(gone SlotSet) {
+	if n.engine.watches.keys.Load() > 0 && !gone.Empty() {
+		n.tidy(&gone, func(slot Slot, _ *slotCell) { n.engine.watches.tellSlot(slot, true) }, func() {})
+	}
 }
 
 // holdLimit is how long requests wait for slots on hold: a quarter of a

@@ -40,6 +40,7 @@ type engine struct {
 	cells   [NumSlots / cellPageSlots]atomic.Pointer[cellPage]
 	waiters atomic.Int64
 	sweeper sweeper
+	watches watches
 	events  func(Event)
 }
 
@@ -359,6 +360,7 @@ func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, tx *Tx, r *Req
 		if err = e.store.Apply(uint16(slot), tx.ops); err == nil {
 			ran = true
 			e.sweeper.noteExpiry(tx.ops)
+		e.watches.changed(slot, tx.ops)
 			if c.copying != nil {
 				c.copying.effects(slot, tx.ops)
 			}
