@@ -1,0 +1,463 @@
+package resp
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// COMMAND: the table of commands, for clients that route by it.
+
+func commandCommand() Command {
+	const flags = Loading | Stale
+	return Command{Name: "command", Arity: -1, Flags: flags, Conn: commandAll, Group: "server", Since: "2.8.13", Summary: "Tell about the commands", Complexity: "O(N) where N is the total number of commands", Sub: []Command{
+		{Name: "count", Arity: 2, Flags: flags, Conn: commandCount},
+		{Name: "docs", Arity: -2, Flags: flags, Conn: commandDocs},
+		{Name: "getkeys", Arity: -4, Flags: flags, Conn: commandGetKeys},
+		{Name: "getkeysandflags", Arity: -4, Flags: flags, Conn: commandGetKeysAndFlags},
+		{Name: "help", Arity: 2, Flags: flags, Conn: commandHelp},
+		{Name: "info", Arity: -2, Flags: flags, Conn: commandInfo},
+		{Name: "list", Arity: -2, Flags: flags, Conn: commandList},
+	}}
+}
+
+func commandHelp(c *Conn, args [][]byte) error {
+	c.reply.help("COMMAND",
+		"(no subcommand)", "    INFO of all commands.",
+		"COUNT", "    How many commands there are.",
+		"DOCS [<command> ...]", "    What commands are for.",
+		"GETKEYS <command> [<arg> ...]", "    The keys of a call.",
+		"GETKEYSANDFLAGS <command> [<arg> ...]", "    The same, and what is done with each.",
+		"INFO [<command> ...]", "    Arity, flags, places of the keys.",
+		"LIST [FILTERBY (ACLCAT <category>|PATTERN <pattern>|MODULE <name>)]", "    Names of commands.")
+	return nil
+}
+
+func commandCount(c *Conn, args [][]byte) error {
+	c.reply.Int(int64(len(c.server.table.all)))
+	return nil
+}
+
+// commandAll is COMMAND alone. Another word than those of the table is an error.
+func commandAll(c *Conn, args [][]byte) error {
+	if len(args) > 1 {
+		return Error(fmt.Sprintf("ERR unknown subcommand '%.128s'. Try COMMAND HELP.", args[1]))
+	}
+	c.reply.Array(len(c.server.table.all))
+	for _, command := range c.server.table.all {
+		command.info(&c.reply)
+	}
+	return nil
+}
+
+func commandInfo(c *Conn, args [][]byte) error {
+	if len(args) == 2 {
+		return commandAll(c, args[:1])
+	}
+	c.reply.Array(len(args) - 2)
+	for _, name := range args[2:] {
+		if command := c.server.table.named(name); command != nil {
+			command.info(&c.reply)
+		} else {
+			c.reply.NullArray()
+		}
+	}
+	return nil
+}
+
+// named finds a command by its full name, as "get" or "config|get".
+func (t *commandTable) named(name []byte) *Command {
+	first, second, isSub := strings.Cut(strings.ToLower(string(name)), "|")
+	c := t.byName[first]
+	if c == nil || !isSub {
+		return c
+	}
+	for i := range c.Sub {
+		if c.Sub[i].Name == second {
+			return &c.Sub[i]
+		}
+	}
+	return nil
+}
+
+// flagNames are in the order in which COMMAND tells them.
+var flagNames = [...]struct {
+	flag Flags
+	name string
+}{
+	{Write, "write"}, {ReadOnly, "readonly"}, {DenyOOM, "denyoom"}, {AdminFlag, "admin"}, {PubSub, "pubsub"}, {NoScript, "noscript"},
+	{Blocking, "blocking"}, {Loading, "loading"}, {Stale, "stale"}, {SkipMonitor, "skip_monitor"}, {SkipSlowlog, "skip_slowlog"},
+	{Asking, "asking"}, {Fast, "fast"}, {NoAuth, "no_auth"}, {MayReplicate, "may_replicate"}, {NoMandatoryKeys, "no_mandatory_keys"},
+	{NoAsyncLoading, "no_async_loading"}, {NoMulti, "no_multi"}, {MovableKeys, "movablekeys"}, {AllowBusy, "allow_busy"},
+}
+
+// info is a command as COMMAND INFO tells it.
+func (c *Command) info(r *Reply) {
+	facts := c.facts()
+	var flags []string
+	for _, f := range flagNames {
+		if c.has(f.flag) {
+			flags = append(flags, f.name)
+		}
+	}
+	r.Array(10)
+	r.BulkString(c.fullName())
+	r.Int(int64(c.Arity))
+	r.statuses(flags, "")
+	r.Int(int64(c.First))
+	r.Int(int64(c.Last))
+	r.Int(int64(c.Step))
+	r.statuses(facts.categories, "@")
+	r.Set(len(facts.tips))
+	for _, t := range facts.tips {
+		r.BulkString(t)
+	}
+	r.Set(len(facts.specs))
+	for i := range facts.specs {
+		facts.specs[i].reply(r)
+	}
+	if len(c.Sub) == 0 {
+		r.Set(0)
+		return
+	}
+	r.Array(len(c.Sub))
+	for i := range c.Sub {
+		c.Sub[i].info(r)
+	}
+}
+
+// statuses is a set of statuses.
+func (r *Reply) statuses(words []string, prefix string) {
+	r.Set(len(words))
+	for _, w := range words {
+		r.Simple(prefix + w)
+	}
+}
+
+// ---- facts
+
+// facts are what COMMAND tells beside a row of the table.
+type facts struct {
+	categories []string
+	tips       []string
+	specs      []keySpec
+}
+
+// aclCategories are in the order in which they are told.
+func aclCategories() []string {
+	return []string{"keyspace", "read", "write", "set", "sortedset", "list", "hash", "string", "bitmap", "hyperloglog", "geo", "stream",
+		"pubsub", "admin", "fast", "slow", "blocking", "dangerous", "connection", "transaction", "scripting"}
+}
+
+// facts are those that are known of Redis's own commands; those of others follow
+// from their rows.
+func (c *Command) facts() facts {
+	var f facts
+	text, known := commandFacts()[c.fullName()]
+	if known {
+		part := strings.SplitN(text, "|", 3)
+		f.categories = strings.Fields(part[0])
+		f.tips = strings.Fields(part[1])
+		for _, spec := range strings.Fields(part[2]) {
+			f.specs = append(f.specs, parseKeySpec(spec))
+		}
+	} else {
+		if slices.Contains(aclCategories(), c.root().Group) {
+			f.categories = []string{c.root().Group}
+		}
+		if c.First > 0 {
+			f.specs = []keySpec{c.plainSpec()}
+		}
+	}
+	f.categories = c.withImplied(f.categories)
+	return f
+}
+
+// withImplied adds the categories that follow from flags, and puts all in order.
+func (c *Command) withImplied(explicit []string) []string {
+	has := map[string]bool{"write": c.has(Write), "admin": c.has(AdminFlag), "pubsub": c.has(PubSub), "fast": c.has(Fast), "slow": !c.has(Fast),
+		"blocking": c.has(Blocking), "dangerous": c.has(AdminFlag), "read": c.has(ReadOnly) && !slices.Contains(explicit, "scripting")}
+	for _, name := range explicit {
+		has[name] = true
+	}
+	var out []string
+	for _, name := range aclCategories() {
+		if has[name] {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// inCategory are the commands of a category.
+func (t *commandTable) inCategory(category string) []string {
+	return t.names(func(c *Command) bool { return slices.Contains(c.facts().categories, category) })
+}
+
+// names are those of the commands and subcommands that keep wants.
+func (t *commandTable) names(keep func(*Command) bool) []string {
+	var out []string
+	for _, c := range t.all {
+		if keep(c) {
+			out = append(out, c.fullName())
+		}
+		for i := range c.Sub {
+			if keep(&c.Sub[i]) {
+				out = append(out, c.Sub[i].fullName())
+			}
+		}
+	}
+	return out
+}
+
+// keySpec says how keys are found in a call, and used.
+type keySpec struct {
+	flags   []string
+	index   int    // where to begin; 0: behind keyword
+	keyword string // "?": it cannot be said
+	from    int    // where to look for keyword
+	byCount bool   // find is index of the count, first key, step; else last key, step, limit
+	find    [3]int
+	unknown bool
+}
+
+// parseKeySpec reads the notation of commandFacts.
+func parseKeySpec(text string) (s keySpec) {
+	flags, rest, _ := strings.Cut(text, "@")
+	begin, find, _ := strings.Cut(rest, ">")
+	s.flags = strings.Split(flags, ",")
+	if s.unknown = find == "?"; s.unknown {
+		return s
+	}
+	if word, from, isKeyword := strings.Cut(begin, "/"); isKeyword {
+		s.keyword = word
+		s.from, _ = strconv.Atoi(from)
+	} else {
+		s.index, _ = strconv.Atoi(begin)
+	}
+	s.byCount = find[0] == 'n'
+	for i, n := range strings.Split(find[1:], "/") {
+		s.find[i], _ = strconv.Atoi(n)
+	}
+	return s
+}
+
+// plainSpec is that of a command that says First, Last and Step.
+func (c *Command) plainSpec() keySpec {
+	s := keySpec{index: c.First, flags: []string{"RW", "access", "update"}, find: [3]int{c.Last, max(1, c.Step), 0}}
+	if c.has(ReadOnly) {
+		s.flags = []string{"RO", "access"}
+	}
+	if c.Last > 0 {
+		s.find[0] = c.Last - c.First
+	}
+	return s
+}
+
+func (s *keySpec) reply(r *Reply) {
+	r.Map(3)
+	r.BulkString("flags")
+	r.statuses(s.flags, "")
+	r.BulkString("begin_search")
+	switch {
+	case s.unknown:
+		r.specPart("unknown", nil, nil)
+	case s.keyword != "":
+		r.Map(2)
+		r.BulkString("type")
+		r.BulkString("keyword")
+		r.BulkString("spec")
+		r.Map(2)
+		r.BulkString("keyword")
+		r.BulkString(s.keyword)
+		r.BulkString("startfrom")
+		r.Int(int64(s.from))
+	default:
+		r.specPart("index", []string{"index"}, []int{s.index})
+	}
+	r.BulkString("find_keys")
+	switch {
+	case s.unknown:
+		r.specPart("unknown", nil, nil)
+	case s.byCount:
+		r.specPart("keynum", []string{"keynumidx", "firstkey", "keystep"}, s.find[:])
+	default:
+		r.specPart("range", []string{"lastkey", "keystep", "limit"}, s.find[:])
+	}
+}
+
+// specPart is one half of a key specification.
+func (r *Reply) specPart(kind string, names []string, values []int) {
+	r.Map(2)
+	r.BulkString("type")
+	r.BulkString(kind)
+	r.BulkString("spec")
+	r.Map(len(names))
+	for i, n := range names {
+		r.BulkString(n)
+		r.Int(int64(values[i]))
+	}
+}
+
+// covers reports whether a specification finds the key at a position of a call.
+func (s *keySpec) covers(args [][]byte, at int) bool {
+	begin := s.index
+	if s.keyword != "" {
+		for i := max(0, s.from); i < len(args); i++ {
+			if equalFold(args[i], strings.ToLower(s.keyword)) {
+				begin = i + 1
+				break
+			}
+		}
+	}
+	if s.unknown || begin == 0 {
+		return false
+	}
+	if s.byCount {
+		if begin+s.find[0] >= len(args) {
+			return false
+		}
+		n, ok := parseInt(args[begin+s.find[0]])
+		first, step := begin+s.find[1], max(1, s.find[2])
+		return ok && at >= first && at < first+int(min(n, int64(len(args))))*step && (at-first)%step == 0
+	}
+	last := begin + s.find[0]
+	if s.find[0] < 0 {
+		last = len(args) + s.find[0]
+	}
+	return at >= begin && at <= last && (at-begin)%max(1, s.find[1]) == 0
+}
+
+// ---- LIST and DOCS
+
+func commandList(c *Conn, args [][]byte) error {
+	keep := func(*Command) bool { return true }
+	switch {
+	case len(args) == 2:
+	case len(args) != 5 || !equalFold(args[2], "filterby"):
+		return errSyntax
+	case equalFold(args[3], "aclcat"):
+		want := strings.ToLower(string(args[4]))
+		keep = func(x *Command) bool { return slices.Contains(x.facts().categories, want) }
+	case equalFold(args[3], "pattern"):
+		pattern := strings.ToLower(string(args[4]))
+		keep = func(x *Command) bool { return globMatch(pattern, x.fullName()) }
+	case equalFold(args[3], "module"):
+		keep = func(*Command) bool { return false }
+	default:
+		return errSyntax
+	}
+	names := c.server.table.names(keep)
+	c.reply.Array(len(names))
+	for _, n := range names {
+		c.reply.BulkString(n)
+	}
+	return nil
+}
+
+func commandDocs(c *Conn, args [][]byte) error {
+	all := c.server.table.all
+	if len(args) > 2 {
+		all = nil
+		for _, name := range args[2:] {
+			if x := c.server.table.named(name); x != nil {
+				all = append(all, x)
+			}
+		}
+	}
+	c.reply.Map(len(all))
+	for _, x := range all {
+		c.reply.BulkString(x.fullName())
+		x.docs(&c.reply)
+	}
+	return nil
+}
+
+func (c *Command) docs(r *Reply) {
+	pairs := [][2]string{{"summary", c.Summary}, {"since", c.Since}, {"group", c.root().Group}, {"complexity", c.Complexity}}
+	pairs = slices.DeleteFunc(pairs, func(p [2]string) bool { return p[1] == "" })
+	n := len(pairs)
+	if len(c.Sub) > 0 {
+		n++
+	}
+	r.Map(n)
+	for _, p := range pairs {
+		r.BulkString(p[0])
+		r.BulkString(p[1])
+	}
+	if len(c.Sub) == 0 {
+		return
+	}
+	r.BulkString("subcommands")
+	r.Map(len(c.Sub))
+	for i := range c.Sub {
+		r.BulkString(c.Sub[i].fullName())
+		c.Sub[i].docs(r)
+	}
+}
+
+// ---- GETKEYS
+
+// keysOfCall finds the command of a call that is given as arguments, and its
+// keys.
+func (c *Conn) keysOfCall(args [][]byte) (*Command, []int, error) {
+	x := c.server.table.named(args[0])
+	if x != nil && len(x.Sub) > 0 && len(args) > 1 {
+		if x = c.server.table.named(slices.Concat(args[0], []byte("|"), args[1])); x == nil {
+			return nil, nil, Error("ERR Invalid command specified")
+		}
+	}
+	switch {
+	case x == nil:
+		return nil, nil, Error("ERR Invalid command specified")
+	case x.First == 0 && x.Keys == nil:
+		return nil, nil, Error("ERR The command has no key arguments")
+	case !x.arityOK(len(args)):
+		return nil, nil, Error("ERR Invalid number of arguments specified for command")
+	}
+	at, err := x.keys(nil, args)
+	switch {
+	case (err != nil || len(at) == 0) && x.has(NoMandatoryKeys):
+		return x, nil, nil
+	case err != nil:
+		return nil, nil, Error("ERR Invalid arguments specified for command")
+	case len(at) == 0:
+		return nil, nil, Error("ERR Invalid arguments specified for command")
+	}
+	return x, at, nil
+}
+
+func commandGetKeys(c *Conn, args [][]byte) error {
+	_, at, err := c.keysOfCall(args[2:])
+	if err != nil {
+		return err
+	}
+	c.reply.Array(len(at))
+	for _, i := range at {
+		c.reply.Bulk(args[2+i])
+	}
+	return nil
+}
+
+func commandGetKeysAndFlags(c *Conn, args [][]byte) error {
+	x, at, err := c.keysOfCall(args[2:])
+	if err != nil {
+		return err
+	}
+	specs := x.facts().specs
+	c.reply.Array(len(at))
+	for _, i := range at {
+		var flags []string
+		for j := range specs {
+			if specs[j].covers(args[2:], i) {
+				flags = specs[j].flags
+				break
+			}
+		}
+		c.reply.Array(2)
+		c.reply.Bulk(args[2+i])
+		c.reply.statuses(flags, "")
+	}
+	return nil
+}

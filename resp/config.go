@@ -1,0 +1,419 @@
+package resp
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// Settings are what CONFIG shows and takes. Few have an effect here: the others
+// are kept and shown, for tools that set them and read them back, and the log
+// says so when one is set.
+
+// settingKind says what values a setting takes.
+type settingKind uint8
+
+const (
+	settingText settingKind = iota
+	settingBool
+	settingNumber
+	settingMemory // a number with a unit
+	settingWord   // one of some words
+	settingSave   // pairs of seconds and changes
+	settingEvents // letters of classes of events
+)
+
+// settingEffect says what comes of CONFIG SET.
+type settingEffect uint8
+
+const (
+	settingShown settingEffect = iota // it is kept and shown
+	settingLive                       // it holds from now on
+	settingNext                       // it holds from the next start on, if CONFIG REWRITE has saved it
+	settingFixed                      // it is refused
+)
+
+// setting is a row of the table.
+type setting struct {
+	name   string
+	value  string
+	begin  string // the value at the start
+	kind   settingKind
+	effect settingEffect
+	low    int64 // of a number
+	high   int64
+	words  []string
+}
+
+func number(name, value string, low, high int64, effect settingEffect) setting {
+	return setting{name: name, value: value, kind: settingNumber, effect: effect, low: low, high: high}
+}
+
+func memorySize(name, value string) setting {
+	return setting{name: name, value: value, kind: settingMemory, high: math.MaxInt64}
+}
+
+func yesNo(name, value string, effect settingEffect) setting {
+	return setting{name: name, value: value, kind: settingBool, effect: effect}
+}
+
+func text(name, value string, effect settingEffect) setting {
+	return setting{name: name, value: value, effect: effect}
+}
+
+func word(name, value string, words ...string) setting {
+	return setting{name: name, value: value, kind: settingWord, words: words}
+}
+
+// settingsTable is every setting with the value that redis-server 7.0 begins
+// with.
+func settingsTable() []setting {
+	const most = math.MaxInt64
+	return []setting{
+		yesNo("activerehashing", "yes", settingShown),
+		yesNo("appendonly", "no", settingNext),
+		word("appendfsync", "everysec", "everysec", "always", "no"),
+		text("bind", "* -::*", settingFixed),
+		number("busy-reply-threshold", "5000", 0, most, settingShown),
+		text("client-output-buffer-limit", "normal 0 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60", settingShown),
+		memorySize("client-query-buffer-limit", "1073741824"),
+		number("cluster-announce-bus-port", "0", 0, 65535, settingFixed),
+		text("cluster-announce-hostname", "", settingFixed),
+		text("cluster-announce-ip", "", settingFixed),
+		number("cluster-announce-port", "0", 0, 65535, settingFixed),
+		yesNo("cluster-allow-reads-when-down", "no", settingShown),
+		yesNo("cluster-allow-replica-migration", "yes", settingShown),
+		text("cluster-config-file", "nodes.conf", settingFixed),
+		yesNo("cluster-enabled", "no", settingFixed),
+		number("cluster-migration-barrier", "1", 0, math.MaxInt32, settingShown),
+		number("cluster-node-timeout", "15000", 0, most, settingNext),
+		number("cluster-port", "0", 0, 65535, settingFixed),
+		word("cluster-preferred-endpoint-type", "ip", "ip", "hostname", "unknown-endpoint"),
+		yesNo("cluster-replica-no-failover", "no", settingShown),
+		number("cluster-replica-validity-factor", "10", 0, math.MaxInt32, settingShown),
+		yesNo("cluster-require-full-coverage", "yes", settingShown),
+		yesNo("daemonize", "no", settingFixed),
+		number("databases", "1", 1, math.MaxInt32, settingFixed),
+		text("dbfilename", "dump.rdb", settingFixed),
+		text("dir", "", settingFixed),
+		word("enable-debug-command", "no", "no", "yes", "local"),
+		number("hash-max-listpack-entries", "512", 0, most, settingShown),
+		memorySize("hash-max-listpack-value", "64"),
+		number("hz", "10", 0, math.MaxInt32, settingShown),
+		number("latency-monitor-threshold", "0", 0, most, settingShown),
+		yesNo("lazyfree-lazy-user-del", "no", settingShown),
+		number("list-max-listpack-size", "-2", math.MinInt32, math.MaxInt32, settingShown),
+		text("logfile", "", settingFixed),
+		word("loglevel", "notice", "debug", "verbose", "notice", "warning"),
+		number("lua-time-limit", "5000", 0, most, settingShown),
+		number("maxclients", "10000", 1, math.MaxUint32, settingLive),
+		memorySize("maxmemory", "0"),
+		word("maxmemory-policy", "noeviction", "volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl", "allkeys-lru", "allkeys-lfu", "allkeys-random", "noeviction"),
+		number("maxmemory-samples", "5", 1, math.MaxInt32, settingShown),
+		{name: "notify-keyspace-events", kind: settingEvents},
+		text("pidfile", "", settingFixed),
+		number("port", "6379", 0, 65535, settingFixed),
+		memorySize("proto-max-bulk-len", "536870912"),
+		yesNo("protected-mode", "yes", settingShown),
+		memorySize("repl-backlog-size", "1048576"),
+		number("repl-timeout", "60", 1, math.MaxInt32, settingShown),
+		yesNo("replica-read-only", "yes", settingShown),
+		text("requirepass", "", settingLive),
+		{name: "save", value: "3600 1 300 100 60 10000", kind: settingSave},
+		number("set-max-intset-entries", "512", 0, most, settingShown),
+		number("slowlog-log-slower-than", "10000", -1, most, settingLive),
+		number("slowlog-max-len", "128", 0, most, settingLive),
+		number("tcp-backlog", "511", 0, math.MaxInt32, settingFixed),
+		number("tcp-keepalive", "300", 0, math.MaxInt32, settingShown),
+		number("timeout", "0", 0, math.MaxInt32, settingShown),
+		number("tls-port", "0", 0, 65535, settingFixed),
+		number("zset-max-listpack-entries", "128", 0, most, settingShown),
+		memorySize("zset-max-listpack-value", "64"),
+	}
+}
+
+// settings are those of a server.
+type settings struct {
+	mu     sync.Mutex
+	byName map[string]*setting // guarded by mu
+
+	// Copies for those who read them at every command.
+	slowerThan atomic.Int64 // microseconds; below 0: nothing is slow
+	slowMax    atomic.Int64
+	maxClients atomic.Int64
+	password   atomic.Pointer[string]
+}
+
+// init fills in what the application says.
+func (s *settings) init(cfg *Config) {
+	s.byName = map[string]*setting{}
+	for _, row := range settingsTable() {
+		s.byName[row.name] = &row
+	}
+	put := func(name, value string) {
+		if row := s.byName[name]; row != nil {
+			row.value = value
+		} else {
+			s.byName[name] = &setting{name: name, value: value, effect: settingFixed}
+		}
+	}
+	put("cluster-enabled", yesText(!cfg.Standalone))
+	put("maxclients", strconv.Itoa(cfg.Limits.Clients))
+	put("proto-max-bulk-len", strconv.Itoa(cfg.Limits.Bulk))
+	put("client-query-buffer-limit", strconv.Itoa(cfg.Limits.Command))
+	put("requirepass", cfg.Password)
+	put("save", "")
+	for name, value := range cfg.Settings {
+		put(name, value)
+	}
+	for _, row := range s.byName {
+		row.begin = row.value
+		s.apply(row)
+	}
+}
+
+// CheckSetting reports whether CONFIG knows a setting, and what is wrong with the
+// value. The value returned is as it is kept: "1mb" is "1048576".
+func CheckSetting(name, value string) (kept string, known bool, err error) {
+	for _, row := range settingsTable() {
+		if row.name == name {
+			kept, err = row.parse(value)
+			return kept, true, err
+		}
+	}
+	return value, false, nil
+}
+
+func yesText(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+// apply makes a setting hold that others read without the lock.
+func (s *settings) apply(row *setting) {
+	n, _ := strconv.ParseInt(row.value, 10, 64)
+	switch row.name {
+	case "slowlog-log-slower-than":
+		s.slowerThan.Store(n)
+	case "slowlog-max-len":
+		s.slowMax.Store(n)
+	case "maxclients":
+		s.maxClients.Store(n)
+	case "requirepass":
+		s.password.Store(&row.value)
+	}
+}
+
+// text is the value of a setting.
+func (s *settings) text(name string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if row := s.byName[name]; row != nil {
+		return row.value
+	}
+	return ""
+}
+
+// parse returns a value as it is kept, or what is wrong with it.
+func (row *setting) parse(value string) (string, error) {
+	bad := func(format string, args ...any) (string, error) { return "", fmt.Errorf(format, args...) }
+	switch row.kind {
+	case settingBool:
+		if v := strings.ToLower(value); v == "yes" || v == "no" {
+			return v, nil
+		}
+		return bad("argument must be 'yes' or 'no'")
+	case settingNumber:
+		n, err := strconv.ParseInt(value, 10, 64)
+		switch {
+		case err != nil:
+			return bad("argument couldn't be parsed into an integer")
+		case n < row.low || n > row.high:
+			return bad("argument must be between %d and %d inclusive", row.low, row.high)
+		}
+		return strconv.FormatInt(n, 10), nil
+	case settingMemory:
+		n, ok := parseMemory(value)
+		if !ok {
+			return bad("argument must be a memory value")
+		}
+		return strconv.FormatUint(n, 10), nil
+	case settingWord:
+		if v := strings.ToLower(value); slices.Contains(row.words, v) {
+			return v, nil
+		}
+		return bad("argument(s) must be one of the following: %s", strings.Join(row.words, ", "))
+	case settingSave:
+		fields := strings.Fields(value)
+		for i, f := range fields {
+			if n, err := strconv.Atoi(f); err != nil || n < 0 || n == 0 && i%2 == 0 || len(fields)%2 != 0 {
+				return bad("Invalid save parameters")
+			}
+		}
+		return strings.Join(fields, " "), nil
+	case settingEvents:
+		if strings.Trim(value, "Ag$lshzxeKEtmdn") != "" {
+			return bad("Invalid event class character. Use 'Ag$lshzxeKEtmdn'.")
+		}
+	}
+	return value, nil
+}
+
+// parseMemory reads a number of bytes with a unit, as in "64mb".
+func parseMemory(text string) (uint64, bool) {
+	digits := strings.TrimRight(strings.ToLower(text), "bkmg")
+	unit, ok := map[string]uint64{"": 1, "b": 1, "k": 1000, "kb": 1 << 10, "m": 1000_000, "mb": 1 << 20, "g": 1000_000_000, "gb": 1 << 30}[strings.ToLower(text)[len(digits):]]
+	n, err := strconv.ParseUint(digits, 10, 64)
+	if !ok || err != nil || n > math.MaxUint64/unit {
+		return 0, false
+	}
+	return n * unit, true
+}
+
+func configCommand() Command {
+	const admin = AdminFlag | NoScript | Loading | Stale
+	return Command{Name: "config", Arity: -2, Group: "server", Since: "2.0.0", Summary: "Look at settings, and change them", Complexity: "Depends on subcommand.", Sub: []Command{
+		{Name: "get", Arity: -3, Flags: admin, Conn: configGet},
+		{Name: "help", Arity: 2, Flags: Loading | Stale, Conn: configHelp},
+		{Name: "resetstat", Arity: 2, Flags: admin, Conn: configResetStat},
+		{Name: "rewrite", Arity: 2, Flags: admin, Conn: configRewrite},
+		{Name: "set", Arity: -4, Flags: admin, Conn: configSet},
+	}}
+}
+
+func configHelp(c *Conn, args [][]byte) error {
+	c.reply.help("CONFIG",
+		"GET <pattern> [<pattern> ...]", "    The settings whose names a pattern fits.",
+		"RESETSTAT", "    Begin to count anew for INFO.",
+		"REWRITE", "    Write the settings to the config file, if there is one.",
+		"SET <name> <value> [<name> <value> ...]", "    Change settings, all or none. Many are only kept and shown.")
+	return nil
+}
+
+func configGet(c *Conn, args [][]byte) error {
+	s := &c.server.settings
+	s.mu.Lock()
+	found := map[string]string{}
+	for _, a := range args[2:] {
+		pattern := strings.ToLower(string(a))
+		for name, row := range s.byName {
+			if globMatch(pattern, name) {
+				found[name] = row.value
+			}
+		}
+	}
+	s.mu.Unlock()
+	c.reply.Map(len(found))
+	for _, name := range sortedNames(found) {
+		c.reply.BulkString(name)
+		c.reply.BulkString(found[name])
+	}
+	return nil
+}
+
+func sortedNames[V any](m map[string]V) []string {
+	names := make([]string, 0, len(m))
+	for n := range m {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// configSet checks every pair before it changes any.
+func configSet(c *Conn, args [][]byte) error {
+	if len(args)%2 != 0 {
+		return errSyntax
+	}
+	s := &c.server.settings
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	values := map[string]string{}
+	for i := 2; i < len(args); i += 2 {
+		name := strings.ToLower(string(args[i]))
+		row := s.byName[name]
+		if row == nil {
+			return Error(fmt.Sprintf("ERR Unknown option or number of arguments for CONFIG SET - '%s'", args[i]))
+		}
+		failed := func(why string) error {
+			return Error(fmt.Sprintf("ERR CONFIG SET failed (possibly related to argument '%s') - %s", name, why))
+		}
+		value, err := row.parse(string(args[i+1]))
+		_, twice := values[name]
+		switch {
+		case twice:
+			return failed("duplicate parameter")
+		case row.effect == settingFixed:
+			return failed("can't set immutable config")
+		case err != nil:
+			return failed(err.Error())
+		case name == "appendonly" && value == "yes":
+			return failed("the keys of this server are in memory alone")
+		}
+		values[name] = value
+	}
+	for _, name := range sortedNames(values) {
+		c.server.set(s.byName[name], values[name])
+	}
+	return c.ok(nil)
+}
+
+// set changes a setting, under the lock of the settings, and says what comes of
+// it.
+func (s *Server) set(row *setting, value string) {
+	if row.value == value {
+		return
+	}
+	row.value = value
+	s.settings.apply(row)
+	switch row.effect {
+	case settingNext:
+		s.log.Warn("a setting holds from the next start on, once CONFIG REWRITE has saved it", "name", row.name, "value", value)
+	case settingShown:
+		s.log.Info("a setting is kept and shown, and has no effect here", "name", row.name, "value", value)
+	}
+}
+
+// configRewrite saves what CONFIG SET has changed. Where the application has
+// nowhere to save it, nothing is, and redis-cli, which counts a refusal as a
+// failure, hears OK: the log tells.
+func configRewrite(c *Conn, args [][]byte) error {
+	s := c.server
+	if s.cfg.Rewrite == nil {
+		s.log.Warn("CONFIG REWRITE: there is no config file, the settings are gone when the server ends")
+		return c.ok(nil)
+	}
+	changed := map[string]string{}
+	s.settings.mu.Lock()
+	for _, row := range s.settings.byName {
+		if row.value != row.begin {
+			changed[row.name] = row.value
+		}
+	}
+	s.settings.mu.Unlock()
+	if err := s.cfg.Rewrite(changed); err != nil {
+		return Error("ERR Rewriting config file: " + oneLine(err.Error()))
+	}
+	return c.ok(nil)
+}
+
+func configResetStat(c *Conn, args [][]byte) error {
+	s := c.server
+	for _, n := range []*atomic.Int64{&s.stats.connections, &s.stats.rejected, &s.stats.commands, &s.stats.errors, &s.stats.netIn, &s.stats.netOut, &s.peak} {
+		n.Store(0)
+	}
+	s.stats.byCode.reset()
+	for _, command := range s.table.all {
+		command.stats.reset()
+		for i := range command.Sub {
+			command.Sub[i].stats.reset()
+		}
+	}
+	return c.ok(nil)
+}

@@ -1,0 +1,292 @@
+package resp
+
+import (
+	"crypto/sha1"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/slotmesh/slotmesh"
+	"github.com/slotmesh/slotmesh/store"
+)
+
+// What tools and tests use to look behind the scenes. None of it harms, so it
+// needs no leave.
+
+func debugCommand() Command {
+	return Command{Name: "debug", Arity: -2, Flags: AdminFlag | NoScript | Loading | Stale, Conn: debug, Group: "server", Since: "1.0.0", Summary: "Look behind the scenes", Complexity: "Depends on subcommand."}
+}
+
+func debug(c *Conn, args [][]byte) error {
+	switch name, n := args[1], len(args); {
+	case equalFold(name, "help") && n == 2:
+		c.reply.help("DEBUG",
+			"DIGEST-VALUE <key> [<key> ...]", "    A sum of the value of each key, wherever its slot is.",
+			"JMAP", "    Nothing.",
+			"OBJECT <key>", "    How a value is kept.",
+			"SET-ACTIVE-EXPIRE (0|1)", "    Accepted: expired keys are removed all the same, and never shown.",
+			"SLEEP <seconds>", "    Let this connection sleep; the others go on.")
+		return nil
+	case equalFold(name, "digest-value"):
+		return debugDigests(c, args[2:])
+	case equalFold(name, "object") && n >= 3:
+		return debugObject(c, args[2])
+	case equalFold(name, "sleep") && n == 3:
+		seconds, _ := strconv.ParseFloat(string(args[2]), 64)
+		if seconds > 0 {
+			if err := c.park(time.Duration(min(seconds, 1e9)*float64(time.Second)), nil); err != nil {
+				return err
+			}
+		}
+		return c.ok(nil)
+	case equalFold(name, "set-active-expire") && n == 3, equalFold(name, "jmap"):
+		return c.ok(nil)
+	}
+	return Error(fmt.Sprintf("ERR unknown subcommand or wrong number of arguments for '%s'. Try DEBUG HELP.", args[1]))
+}
+
+func debugObject(c *Conn, key []byte) error {
+	var head store.Entry
+	var found bool
+	var size int64
+	err := c.peek(key, func(tx *slotmesh.Tx) (err error) {
+		if head, found, err = tx.Entry(view(key)); err == nil && found {
+			size, err = usage(tx, view(key), &head, usageSamples)
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		return err
+	case !found:
+		return errNoSuchKey
+	}
+	kind := "string"
+	if int(head.Kind) < len(kindNames) {
+		kind = kindNames[head.Kind]
+	}
+	c.reply.Simple(fmt.Sprintf("Value at:0x0 refcount:1 encoding:%s serializedlength:%d lru:0 lru_seconds_idle:0", kind, size))
+	return nil
+}
+
+// debugDigests tells whether two nodes have the same values: redis-cli compares
+// before it takes one for the other.
+func debugDigests(c *Conn, keys [][]byte) error {
+	sums := make([]digest, len(keys))
+	for i, k := range keys {
+		err := c.peek(k, func(tx *slotmesh.Tx) error { return sums[i].addKey(tx, view(k)) })
+		if err != nil {
+			return err
+		}
+	}
+	c.reply.Array(len(sums))
+	for i := range sums {
+		c.reply.Simple(hex.EncodeToString(sums[i][:]))
+	}
+	return nil
+}
+
+// digest is the sum over a value that Redis computes: what has an order is mixed
+// in, what has none is added by XOR. A key that is not there has the sum zero.
+type digest [sha1.Size]byte
+
+// add adds what has no place among others.
+func (d *digest) add(b []byte) {
+	sum := sha1.Sum(b)
+	for i := range d {
+		d[i] ^= sum[i]
+	}
+}
+
+// mix adds what follows upon what came before.
+func (d *digest) mix(b []byte) {
+	d.add(b)
+	*d = sha1.Sum(d[:])
+}
+
+// redisTypes are the numbers of the types in Redis.
+var redisTypes = [...]uint32{kindString: 0, kindHash: 4, kindList: 1, kindSet: 2, kindSortedSet: 3}
+
+func (d *digest) addKey(tx *slotmesh.Tx, key string) error {
+	head, found, err := tx.Entry(key)
+	if err != nil || !found {
+		return err
+	}
+	if int(head.Kind) >= len(redisTypes) {
+		return Error("ERR the key is of a kind that is unknown here")
+	}
+	d.mix(binary.BigEndian.AppendUint32(nil, redisTypes[head.Kind]))
+	if head.Kind == kindString {
+		d.mix(head.Value)
+	}
+	for item, err := range fieldsFrom(tx, key, "") {
+		if err != nil {
+			return err
+		}
+		d.addField(head.Kind, item)
+	}
+	if head.ExpireAt != 0 {
+		d.add([]byte("!!expire!!"))
+	}
+	return nil
+}
+
+func (d *digest) addField(kind byte, item *store.Item) {
+	var e digest
+	switch kind {
+	case kindList:
+		d.mix(item.Value)
+	case kindSet:
+		d.add([]byte(memberOf(item.Field)))
+	case kindHash:
+		e.mix([]byte(memberOf(item.Field)))
+		e.mix(item.Value)
+		d.add(e[:])
+	case kindSortedSet:
+		if item.Field[0] != 'm' {
+			return // the same member, by its score
+		}
+		e.mix([]byte(item.Field[1:]))
+		e.mix(appendDouble(nil, scoreOf(item.Value)))
+		d.add(e[:])
+	}
+}
+
+// ---- MEMORY
+
+func memoryCommand() Command {
+	return Command{Name: "memory", Arity: -2, Group: "server", Since: "4.0.0", Summary: "Look at what memory is used for", Complexity: "Depends on subcommand.", Sub: []Command{
+		{Name: "doctor", Arity: 2, Conn: memoryDoctor},
+		{Name: "help", Arity: 2, Flags: Loading | Stale, Conn: memoryHelp},
+		{Name: "malloc-stats", Arity: 2, Conn: memoryMalloc},
+		{Name: "purge", Arity: 2, Conn: memoryPurge},
+		{Name: "stats", Arity: 2, Conn: memoryStats},
+		{Name: "usage", Arity: -3, Flags: ReadOnly, First: 2, Last: 2, Step: 1, Run: memoryUsage},
+	}}
+}
+
+func memoryHelp(c *Conn, args [][]byte) error {
+	c.reply.help("MEMORY",
+		"DOCTOR", "    A word on the memory.",
+		"MALLOC-STATS", "    Nothing: Go allocates.",
+		"PURGE", "    Accepted: Go gives memory back by itself.",
+		"STATS", "    Figures of the memory.",
+		"USAGE <key> [SAMPLES <count>]", "    About how many bytes a key takes up; of a collection so many members are looked at, 0: all.")
+	return nil
+}
+
+func memoryDoctor(c *Conn, args [][]byte) error {
+	m := c.server.memory()
+	c.reply.Verbatim("txt", fmt.Sprintf("Live objects take up %s, the process %s. Nothing else is watched here.\n", sizeText(m.used), sizeText(m.resident)))
+	return nil
+}
+
+func memoryMalloc(c *Conn, args [][]byte) error {
+	c.reply.Verbatim("txt", "Stats not supported for the current allocator")
+	return nil
+}
+
+func memoryPurge(c *Conn, args [][]byte) error { return c.ok(nil) }
+
+func memoryStats(c *Conn, args [][]byte) error {
+	m := c.server.memory()
+	n, err := c.server.countKeys()
+	if err != nil {
+		return err
+	}
+	r := &c.reply
+	r.Map(5)
+	r.BulkString("peak.allocated")
+	r.Int(m.peak)
+	r.BulkString("total.allocated")
+	r.Int(m.used)
+	r.BulkString("keys.count")
+	r.Int(n)
+	r.BulkString("keys.bytes-per-key")
+	r.Int(m.used / max(1, n))
+	r.BulkString("fragmentation")
+	r.Double(float64(m.resident) / float64(max(1, m.used)))
+	return nil
+}
+
+const (
+	usageSamples = 5
+	keyOverhead  = 64 // bytes that a key takes up beside its name and value, about
+	itemOverhead = 96 // the same for a member of a collection
+)
+
+func memoryUsage(c *Call) error {
+	samples := int64(usageSamples)
+	for i := 3; i < len(c.Args); i++ {
+		if !c.Is(i, "samples") || i+1 == len(c.Args) {
+			return errSyntax
+		}
+		var err error
+		if samples, err = c.Int(i + 1); err != nil {
+			return err
+		}
+		if samples < 0 {
+			return errSyntax
+		}
+		i++
+	}
+	key := c.Key(2)
+	head, found, err := c.Tx.Entry(key)
+	switch {
+	case err != nil:
+		return err
+	case !found:
+		c.Reply.Null()
+		return nil
+	}
+	n, err := usage(c.Tx, key, &head, samples)
+	if err != nil {
+		return err
+	}
+	c.Reply.Int(n)
+	return nil
+}
+
+// usage is about how many bytes a key takes up. Of a collection so many members
+// are looked at, 0: all, and the others taken to be like them.
+func usage(tx *slotmesh.Tx, key string, head *store.Entry, samples int64) (int64, error) {
+	total := int64(keyOverhead + len(key) + len(head.Value))
+	var members, n int64
+	switch head.Kind {
+	case kindString:
+		return total, nil
+	case kindList:
+		if len(head.Value) == 16 {
+			members = int64(binary.BigEndian.Uint64(head.Value[8:]) - binary.BigEndian.Uint64(head.Value) + 1)
+		}
+	default:
+		members = int64(countOf(head))
+	}
+	bytes := int64(0)
+	count := func(item *store.Item) {
+		n++
+		bytes += int64(itemOverhead + len(item.Field) + len(item.Value))
+	}
+	if samples == 0 {
+		for item, err := range fieldsFrom(tx, key, "") {
+			if err != nil {
+				return 0, err
+			}
+			count(item)
+		}
+		return total + bytes, nil
+	}
+	items, _, err := tx.Range(key, "", int(min(samples, keysPage)))
+	if err != nil || len(items) == 0 {
+		return total, err
+	}
+	for i := range items {
+		count(&items[i])
+	}
+	if head.Kind == kindSortedSet {
+		members *= 2 // each is there by name and by score
+	}
+	return total + bytes*max(members, n)/n, nil
+}

@@ -1,0 +1,330 @@
+package resp
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha1"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// sockets are the connections of MIGRATE to other servers: one per server, kept
+// for a while.
+type sockets struct {
+	mu     sync.Mutex
+	by     map[string]*target // guarded by mu, by address
+	doubts map[doubtKey][sha1.Size]byte
+	order  []doubtKey // guarded by mu: oldest first
+	closed bool       // guarded by mu
+}
+
+const (
+	socketsMax    = 64               // as in Redis; at the bound the one that was used longest ago is closed
+	socketIdle    = 10 * time.Second // as in Redis
+	doubtsMax     = 1 << 16          // keys whose fate is unknown; at the bound the oldest is forgotten, and its next MIGRATE may hear BUSYKEY
+	migrateChunk  = 64 << 10         // bytes that are written at a time, each within the timeout
+	targetReplies = 1 << 20          // elements of a reply that are believed
+)
+
+// doubtKey is a key that was sent to a server which never answered.
+type doubtKey struct{ addr, key string }
+
+// target is another server. Its methods are for who holds mu.
+type target struct {
+	addr string
+
+	mu    sync.Mutex
+	conn  net.Conn
+	in    *bufio.Reader
+	out   []byte
+	db    int64
+	login string // what was given to AUTH
+	used  time.Time
+}
+
+// target is the server at an address. Connections that have not been used for a
+// while are closed on this occasion.
+func (s *sockets) target(addr string) *target {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	for _, t := range s.by {
+		if t.addr == addr || !t.mu.TryLock() {
+			continue // it is at work
+		}
+		if now.Sub(t.used) > socketIdle || len(s.by) >= socketsMax {
+			t.hangUp()
+			delete(s.by, t.addr)
+		}
+		t.mu.Unlock()
+	}
+	t := s.by[addr]
+	if t == nil {
+		if s.by == nil {
+			s.by = map[string]*target{}
+		}
+		t = &target{addr: addr, used: now}
+		s.by[addr] = t
+	}
+	return t
+}
+
+// count is the number of servers that connections are kept to.
+func (s *sockets) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.by)
+}
+
+// close closes what is kept. Nobody migrates any more.
+func (s *sockets) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range s.by {
+		t.mu.Lock()
+		t.hangUp()
+		t.mu.Unlock()
+	}
+	s.by = nil
+}
+
+// remember notes a value whose fate is unknown.
+func (s *sockets) remember(addr, key string, sum [sha1.Size]byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.doubts == nil {
+		s.doubts = map[doubtKey][sha1.Size]byte{}
+	}
+	d := doubtKey{addr, key}
+	if _, there := s.doubts[d]; !there {
+		s.order = append(s.order, d)
+	}
+	s.doubts[d] = sum
+	for len(s.doubts) > doubtsMax || len(s.order) > 2*doubtsMax {
+		delete(s.doubts, s.order[0])
+		s.order = s.order[1:]
+	}
+}
+
+// forget drops the note: the fate is known.
+func (s *sockets) forget(addr, key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.doubts, doubtKey{addr, key})
+}
+
+// sum is that of a value whose fate is unknown.
+func (s *sockets) sum(addr, key string) ([sha1.Size]byte, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sum, ok := s.doubts[doubtKey{addr, key}]
+	return sum, ok
+}
+
+// ioError is a target that does not answer, in the words of Redis.
+type ioError struct {
+	doing   string // "writing", "reading"
+	timeout bool
+}
+
+func (e *ioError) Error() string {
+	if e.doing == "connecting" {
+		return "IOERR error or timeout connecting to the client"
+	}
+	return "IOERR error or timeout " + e.doing + " to target instance"
+}
+
+func ioFailed(doing string, err error) error {
+	return &ioError{doing: doing, timeout: errors.Is(err, os.ErrDeadlineExceeded)}
+}
+
+// connect makes a connection if there is none, with the login and the database
+// of a migration.
+func (t *target) connect(m *migration) error {
+	t.used = time.Now()
+	if t.conn == nil {
+		d := net.Dialer{Timeout: m.timeout}
+		conn, err := d.DialContext(m.conn.ctx, "tcp", t.addr)
+		if err != nil {
+			if dns := new(net.DNSError); errors.As(err, &dns) {
+				return ioFailed("connecting", err)
+			}
+			return ioFailed("writing", err)
+		}
+		t.conn, t.in, t.out, t.db, t.login = conn, bufio.NewReaderSize(conn, 4096), nil, -1, ""
+	}
+	var setUp [][]string
+	login := m.user + "\x00" + m.password
+	if m.password != "" && t.login != login {
+		if m.user == "" {
+			setUp = append(setUp, []string{"AUTH", m.password})
+		} else {
+			setUp = append(setUp, []string{"AUTH", m.user, m.password})
+		}
+	}
+	if t.db != m.db {
+		setUp = append(setUp, []string{"SELECT", strconv.FormatInt(m.db, 10)})
+	}
+	for _, args := range setUp {
+		if err := t.write(m.timeout, args...); err != nil {
+			return err
+		}
+	}
+	if err := t.flush(m.timeout); err != nil {
+		return err
+	}
+	var refusal error
+	for range setUp {
+		reply, err := t.line(m.timeout)
+		if err != nil {
+			return err
+		}
+		if strings.HasPrefix(reply, "-") && refusal == nil {
+			refusal = targetError(reply)
+		}
+	}
+	if refusal != nil {
+		t.hangUp()
+		return refusal
+	}
+	t.db = m.db
+	if m.password != "" {
+		t.login = login
+	}
+	return nil
+}
+
+func (t *target) hangUp() {
+	if t.conn != nil {
+		t.conn.Close()
+		t.conn = nil
+	}
+	t.out = nil
+}
+
+// write adds a command, and writes while there is much.
+func (t *target) write(timeout time.Duration, args ...string) error {
+	t.out = fmt.Appendf(t.out, "*%d\r\n", len(args))
+	for _, a := range args {
+		t.out = fmt.Appendf(t.out, "$%d\r\n", len(a))
+		t.out = append(t.out, a...)
+		t.out = append(t.out, '\r', '\n')
+	}
+	if len(t.out) >= migrateChunk {
+		return t.flush(timeout)
+	}
+	return nil
+}
+
+// flush writes what there is, each piece within the timeout.
+func (t *target) flush(timeout time.Duration) error {
+	for len(t.out) > 0 {
+		n := min(len(t.out), migrateChunk)
+		t.conn.SetWriteDeadline(time.Now().Add(timeout))
+		if _, err := t.conn.Write(t.out[:n]); err != nil {
+			return ioFailed("writing", err)
+		}
+		t.out = t.out[n:]
+	}
+	t.out = nil
+	return nil
+}
+
+// line reads a line of a reply, with its sign.
+func (t *target) line(timeout time.Duration) (string, error) {
+	t.conn.SetReadDeadline(time.Now().Add(timeout))
+	line, err := t.in.ReadSlice('\n')
+	if err != nil {
+		return "", ioFailed("reading", err)
+	}
+	if line = bytes.TrimRight(line, "\r\n"); len(line) == 0 {
+		return "", ioFailed("reading", io.ErrUnexpectedEOF)
+	}
+	return string(line), nil
+}
+
+// commit lets a member show what was prepared, and returns a line per value. An
+// error of the whole is one line.
+func (t *target) commit(self string, timeout time.Duration) ([]string, error) {
+	if err := t.write(timeout, commitName, self); err != nil {
+		return nil, err
+	}
+	if err := t.flush(timeout); err != nil {
+		return nil, err
+	}
+	head, err := t.line(timeout)
+	if err != nil || head[0] != '*' {
+		return []string{head}, err
+	}
+	n, err := strconv.Atoi(head[1:])
+	if err != nil || n < 0 || n > targetReplies {
+		return nil, ioFailed("reading", io.ErrUnexpectedEOF)
+	}
+	var lines []string
+	for range n {
+		l, err := t.line(timeout)
+		if err != nil {
+			return nil, err
+		}
+		lines = append(lines, l)
+	}
+	return lines, nil
+}
+
+// takeOver makes this connection the one whose word counts with a member.
+func (t *target) takeOver(m *migration) bool {
+	_, err := t.commit(m.conn.server.node.ID().String(), m.timeout)
+	if err != nil {
+		t.hangUp()
+	}
+	return err == nil
+}
+
+// dump reads the value of a key at the target.
+func (t *target) dump(key string, timeout time.Duration) (payload []byte, found bool, err error) {
+	head, err := t.ask(timeout, "DUMP", key)
+	if err != nil || head[0] != '$' {
+		return nil, false, err
+	}
+	n, err := strconv.Atoi(head[1:])
+	if err != nil || n < 0 {
+		return nil, false, nil
+	}
+	var b bytes.Buffer // grows with what comes, not with what is announced
+	t.conn.SetReadDeadline(time.Now().Add(timeout))
+	if _, err := io.CopyN(&b, t.in, int64(n)+2); err != nil {
+		return nil, false, ioFailed("reading", err)
+	}
+	return b.Bytes()[:n], true, nil
+}
+
+// delete deletes a key at the target.
+func (t *target) delete(key string, timeout time.Duration) error {
+	_, err := t.ask(timeout, "DEL", key)
+	return err
+}
+
+// ask sends a command into a slot that is being imported, and returns the first
+// line of its reply.
+func (t *target) ask(timeout time.Duration, args ...string) (string, error) {
+	if err := t.write(timeout, "ASKING"); err != nil {
+		return "", err
+	}
+	if err := t.write(timeout, args...); err != nil {
+		return "", err
+	}
+	if err := t.flush(timeout); err != nil {
+		return "", err
+	}
+	if _, err := t.line(timeout); err != nil { // of ASKING: a server that is no cluster refuses it
+		return "", err
+	}
+	return t.line(timeout)
+}
