@@ -412,6 +412,12 @@ func (s *dataServer) handle(kind byte, payload []byte) error {
 
 // answer runs a request at once, or in a goroutine of its own if it has to wait.
 func (s *dataServer) answer(q *request) {
+	if q.op == opPublish {
+		if len(q.args) == 2 {
+			s.n.pubSub.deliver(string(q.args[0]), q.args[1])
+		}
+		return
+	}
 	if q.op != opHandOff {
 		value, ran, err := s.n.engine.runOp(s.n.ctx, q, waitNot)
 		if !errors.Is(err, errWouldWait) {

@@ -50,6 +50,16 @@ type Node interface {
 	// key that stays during the walk is returned at least once. The items must
 	// not be changed.
 	ScanSlot(slot Slot, cursor uint64, limit int) (items []store.Item, next uint64, err error)
+	// Publish hands a message to those who listen to the channel, at every node,
+	// and returns how many do at this one. It does not wait for other nodes: one
+	// that is down or slow misses the message. A channel is at most as long as a
+	// key, the payload as a value; it must not be changed afterwards.
+	Publish(ctx context.Context, channel string, payload []byte) (receivers int, err error)
+	// Subscribe calls f for each message that any node publishes, until stop is
+	// called; a call that has begun may still be running then. f returns how many
+	// receive it. It must not wait for long: the messages behind it wait too. The
+	// payload must not be changed.
+	Subscribe(f func(channel string, payload []byte) (receivers int)) (stop func())
 	// Watch returns a Watch that calls f when a key that it has been given
 	// changes, or expires, or when its slot is served here no more (gone). f is
 	// called under the lock of the slot, after the change: it must not wait, nor
@@ -99,6 +109,7 @@ type node struct {
 	links    *links
 	data     *dataConns
 	jobs     *jobs
+	pubSub   pubSub
 	saver    *saver
 	listener net.Listener
 	meta     *meta
@@ -244,6 +255,7 @@ func (n *node) start() {
 	n.links = newLinks(n, n.ctx)
 	n.data = newDataConns(n)
 	n.jobs = newJobs(n)
+	n.pubSub.init(n)
 	n.core.setSeeds(n.cfg.Seeds)
 	n.who.Store(n.core.who)
 	n.engine.view.Store(n.core.publish())

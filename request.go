@@ -34,10 +34,11 @@ const (
 	opCompareAndSwap
 	opDo
 	opHandOff // an operator: give slots to a node, with their data
+	opPublish // a message for who listens at a node; not answered
 )
 
 var opNames = map[requestOp]string{opGet: "get", opSet: "set", opDelete: "delete", opExpire: "expire", opIncr: "incr",
-	opCompareAndSwap: "compare-and-swap", opDo: "do", opHandOff: "hand-off"}
+	opCompareAndSwap: "compare-and-swap", opDo: "do", opHandOff: "hand-off", opPublish: "publish"}
 
 func (o requestOp) String() string {
 	if n, ok := opNames[o]; ok {

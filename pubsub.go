@@ -1,0 +1,187 @@
+package slotmesh
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// pubSub carries messages to all nodes. A message is sent once, to the members
+// that this node knows, and is not acknowledged: one that is down or slow misses
+// it, as in Redis. What a node publishes arrives in the order in which it was
+// published.
+type pubSub struct {
+	n       *node
+	dropped atomic.Uint64 // messages that found the queue of a member full, or no way to it
+
+	mu        sync.Mutex
+	listeners map[*listener]struct{}   // guarded by mu, replaced at each change
+	out       map[NodeID]*messageQueue // guarded by mu
+}
+
+type listener struct {
+	f func(channel string, payload []byte) int
+}
+
+// messageQueue is what waits to be sent to a member.
+type messageQueue struct {
+	to    NodeInfo
+	mu    sync.Mutex
+	items []*request // guarded by mu
+	bytes int        // guarded by mu
+	ended bool       // guarded by mu
+	wake  chan struct{}
+}
+
+const (
+	publishQueueMax = 8 << 20 // bytes that wait for a member; at the bound new messages to it are dropped
+	publishOverhead = 256     // bytes of a message that wait beside its own
+)
+
+func (p *pubSub) init(n *node) {
+	p.n, p.listeners, p.out = n, map[*listener]struct{}{}, map[NodeID]*messageQueue{}
+}
+
+// Subscribe implements Node.
+func (n *node) Subscribe(f func(channel string, payload []byte) int) (stop func()) {
+	p := &n.pubSub
+	l := &listener{f}
+	p.change(func(all map[*listener]struct{}) { all[l] = struct{}{} })
+	return func() { p.change(func(all map[*listener]struct{}) { delete(all, l) }) }
+}
+
+func (p *pubSub) change(f func(map[*listener]struct{})) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.listeners = maps.Clone(p.listeners)
+	f(p.listeners)
+}
+
+// Publish implements Node.
+func (n *node) Publish(ctx context.Context, channel string, payload []byte) (int, error) {
+	switch {
+	case n.engine.closed.Load():
+		return 0, ErrClosed
+	case ctx.Err() != nil:
+		return 0, ctx.Err()
+	case len(channel) > n.cfg.MaxKey:
+		return 0, fmt.Errorf("%w: channel of %d bytes, expected at most %d", ErrTooLarge, len(channel), n.cfg.MaxKey)
+	case len(payload) > n.cfg.MaxValue:
+		return 0, fmt.Errorf("%w: message of %d bytes, expected at most %d", ErrTooLarge, len(payload), n.cfg.MaxValue)
+	}
+	q := &request{op: opPublish, args: [][]byte{[]byte(channel), payload}}
+	for _, to := range n.engine.view.Load().nodes {
+		if !to.Self {
+			n.pubSub.queue(to, q)
+		}
+	}
+	return n.pubSub.deliver(channel, payload), nil
+}
+
+// deliver hands a message to those who listen at this node.
+func (p *pubSub) deliver(channel string, payload []byte) (receivers int) {
+	p.mu.Lock()
+	all := p.listeners
+	p.mu.Unlock()
+	for l := range all {
+		receivers += l.f(channel, payload)
+	}
+	return receivers
+}
+
+// queue puts a message behind the others for a member.
+func (p *pubSub) queue(to NodeInfo, q *request) {
+	for !p.queueOf(to).add(p, q) {
+		// It has just ended, with nothing left to send: a new one takes its place.
+	}
+}
+
+func (p *pubSub) queueOf(to NodeInfo) *messageQueue {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m := p.out[to.ID]
+	if m == nil {
+		m = &messageQueue{to: to, wake: make(chan struct{}, 1)}
+		p.out[to.ID] = m
+		p.n.wg.Go(func() { p.send(m) })
+	}
+	return m
+}
+
+// add reports whether somebody will send what is in the queue.
+func (m *messageQueue) add(p *pubSub, q *request) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ended {
+		return p.n.ctx.Err() != nil
+	}
+	if size := q.size() + publishOverhead; m.bytes > 0 && m.bytes+size > publishQueueMax {
+		p.dropped.Add(1)
+	} else {
+		m.items, m.bytes = append(m.items, q), m.bytes+size
+	}
+	signal(m.wake)
+	return true
+}
+
+func (m *messageQueue) take() []*request {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	items := m.items
+	m.items, m.bytes = nil, 0
+	return items
+}
+
+// send sends what is in a queue, until there has been nothing for a while.
+func (p *pubSub) send(m *messageQueue) {
+	idle := time.NewTimer(dataIdle)
+	defer idle.Stop()
+	for {
+		select {
+		case <-m.wake:
+			for _, q := range m.take() {
+				p.sendOne(m.to, q)
+			}
+			idle.Reset(dataIdle)
+		case <-idle.C:
+			if p.end(m) {
+				return
+			}
+			idle.Reset(dataIdle)
+		case <-p.n.ctx.Done():
+			m.mu.Lock()
+			m.ended = true
+			m.mu.Unlock()
+			return
+		}
+	}
+}
+
+// end takes an empty queue away.
+func (p *pubSub) end(m *messageQueue) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.items) > 0 {
+		return false
+	}
+	m.ended = true
+	delete(p.out, m.to.ID)
+	return true
+}
+
+func (p *pubSub) sendOne(to NodeInfo, q *request) {
+	ctx, cancel := context.WithTimeout(p.n.ctx, p.n.cfg.NodeTimeout)
+	defer cancel()
+	c, err := p.n.data.get(ctx, to)
+	if err == nil {
+		err = c.send(ctx, frameRequest, q.size(), q.append)
+	}
+	if err != nil {
+		p.dropped.Add(1)
+	}
+}

@@ -1,0 +1,98 @@
+package slotmesh
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/slotmesh/slotmesh/transport"
+	"github.com/stretchr/testify/require"
+)
+
+func TestMessagesReachEveryNodeInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := transport.NewMemory()
+		seeds := []string{"a", "b", "c"}
+		var nodes []Node
+		var mu sync.Mutex
+		got := map[int][]string{}
+		for i, addr := range seeds {
+			n, err := Start(t.Context(), Config{Addr: addr, Transport: mem, Seeds: seeds, Primaries: 3})
+			require.NoError(t, err)
+			defer n.Close()
+			nodes = append(nodes, n)
+			for range 2 {
+				stop := n.Subscribe(func(channel string, payload []byte) int {
+					mu.Lock()
+					defer mu.Unlock()
+					got[i] = append(got[i], channel+" "+string(payload))
+					return 1
+				})
+				defer stop()
+			}
+		}
+		for _, n := range nodes {
+			require.NoError(t, n.Ready(t.Context()))
+		}
+		stop := nodes[1].Subscribe(func(string, []byte) int { t.Error("told after it has stopped"); return 0 })
+		stop()
+		var want []string
+		for i := range 100 {
+			receivers, err := nodes[0].Publish(t.Context(), "news", fmt.Append(nil, i))
+			require.NoError(t, err)
+			require.Equal(t, 2, receivers)
+			m := fmt.Sprint("news ", i)
+			want = append(want, m, m)
+		}
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		for i := range nodes {
+			require.Equal(t, want, got[i], "node %d", i)
+		}
+	})
+}
+
+// Who publishes is never held up by a member that is slow, nor keeps more for it
+// than the bound.
+func TestMessagesToASlowMemberAreDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		faults := transport.NewFaults(transport.NewMemory(), 1)
+		defer faults.Close()
+		var nodes []Node
+		for _, addr := range []string{"a", "b"} {
+			n, err := Start(t.Context(), Config{Addr: addr, Transport: faults.Node(addr), Seeds: []string{"a", "b"}, Primaries: 2})
+			require.NoError(t, err)
+			defer n.Close()
+			nodes = append(nodes, n)
+		}
+		for _, n := range nodes {
+			require.NoError(t, n.Ready(t.Context()))
+		}
+		faults.SetBoth("a", "b", transport.Link{Stall: true})
+		payload := make([]byte, 1<<20)
+		for range 40 {
+			_, err := nodes[0].Publish(t.Context(), "c", payload)
+			require.NoError(t, err)
+		}
+		require.GreaterOrEqual(t, nodes[0].(*node).pubSub.dropped.Load(), uint64(20))
+	})
+}
+
+func TestPublishRefusesWhatIsTooLarge(t *testing.T) {
+	n, err := Start(t.Context(), Config{MaxKey: 10, MaxValue: 10})
+	require.NoError(t, err)
+	_, err = n.Publish(t.Context(), "channel of 19 bytes", nil)
+	require.ErrorIs(t, err, ErrTooLarge)
+	_, err = n.Publish(t.Context(), "c", make([]byte, 11))
+	require.ErrorIs(t, err, ErrTooLarge)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = n.Publish(ctx, "c", nil)
+	require.ErrorIs(t, err, context.Canceled)
+	n.Close()
+	_, err = n.Publish(t.Context(), "c", nil)
+	require.ErrorIs(t, err, ErrClosed)
+}
