@@ -1,0 +1,279 @@
+package resp
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+)
+
+// Flags say what a command is, in the words of COMMAND.
+type Flags uint32
+
+// Flags of a command.
+const (
+	Write           Flags = 1 << iota // changes keys
+	ReadOnly                          // reads keys
+	DenyOOM                           // may make the data grow
+	AdminFlag                         // for operators
+	PubSub                            // of publish and subscribe
+	NoScript                          // not from a script
+	Blocking                          // may wait
+	Loading                           // allowed while data is loaded
+	Stale                             // allowed on a replica without its primary
+	SkipMonitor                       // not shown in MONITOR
+	SkipSlowlog                       // not in the slow log
+	Asking                            // runs as if ASKING came before it
+	Fast                              // takes constant or logarithmic time
+	NoAuth                            // allowed before authentication
+	MayReplicate                      // may have effects although it is no write
+	NoMulti                           // not inside MULTI
+	MovableKeys                       // Keys finds its keys
+	AllowBusy                         // allowed while a script runs
+	NoAsyncLoading                    // not while data is replaced
+	NoMandatoryKeys                   // its keys are optional
+)
+
+// Command is a row of the table.
+type Command struct {
+	// Name in lower case, as in "get".
+	Name string
+
+	// Arity is the number of arguments, the name among them; a negative one is
+	// the least number.
+	Arity int
+
+	// Flags say what it does. Write takes the slot's lock alone, ReadOnly shares
+	// it.
+	Flags Flags
+
+	// First, Last and Step are the positions of the keys among the arguments: 1
+	// is the first after the name. A negative Last counts from the end. First 0
+	// is a command without keys.
+	First, Last, Step int
+
+	// Keys returns the positions of the keys where First, Last and Step do not
+	// say it. An error is the reply.
+	Keys func(args [][]byte) ([]int, error)
+
+	// Run runs a command with keys, in the Tx of their slot. It computes and
+	// does not wait. An error is the reply, and comes before the first write: in
+	// MULTI and in scripts, what ran before stays.
+	Run func(c *Call) error
+
+	// Conn runs a command of the connection or of the server, which touches no
+	// key. It may wait. A command that has Run too comes here where a call names
+	// no keys.
+	Conn func(c *Conn, args [][]byte) error
+
+	// Sub is the table of its subcommands, as of CONFIG or CLUSTER. The second
+	// argument names one.
+	Sub []Command
+
+	// Group, Since, Summary and Complexity are for COMMAND DOCS.
+	Group, Since, Summary, Complexity string
+
+	parent *Command
+	stats  *commandStats
+}
+
+// commandStats count for INFO.
+type commandStats struct {
+	calls, nanos, rejected, failed atomic.Int64
+}
+
+func (s *commandStats) reset() {
+	s.calls.Store(0)
+	s.nanos.Store(0)
+	s.rejected.Store(0)
+	s.failed.Store(0)
+}
+
+// has reports whether all of f are set.
+func (c *Command) has(f Flags) bool { return c.Flags&f == f }
+
+// writes reports whether it may have effects: scripts do although they are no
+// writes in the words of COMMAND.
+func (c *Command) writes() bool { return c.Flags&(Write|MayReplicate) != 0 && c.Run != nil }
+
+// fullName is "get", or "config|get" for a subcommand.
+func (c *Command) fullName() string {
+	if c.parent == nil {
+		return c.Name
+	}
+	return c.parent.Name + "|" + c.Name
+}
+
+// root is the command itself, or the one that it is a subcommand of.
+func (c *Command) root() *Command {
+	if c.parent == nil {
+		return c
+	}
+	return c.parent
+}
+
+// arityOK reports whether a command takes n arguments, its name among them.
+func (c *Command) arityOK(n int) bool {
+	if c.Arity < 0 {
+		return n >= -c.Arity
+	}
+	return n == c.Arity
+}
+
+// keys appends the positions of the keys of a call to dst.
+func (c *Command) keys(dst []int, args [][]byte) ([]int, error) {
+	if c.Keys != nil {
+		found, err := c.Keys(args)
+		return append(dst, found...), err
+	}
+	if c.First == 0 {
+		return dst, nil
+	}
+	last := c.Last
+	if last < 0 {
+		last += len(args)
+	}
+	for i := c.First; i <= last && i < len(args); i += max(1, c.Step) {
+		dst = append(dst, i)
+	}
+	return dst, nil
+}
+
+// commandTable finds commands by name.
+type commandTable struct {
+	byName map[string]*Command // lower case
+	all    []*Command          // in the order of the table
+}
+
+// newTable indexes commands. A later one takes the place of an earlier one of
+// its name, so that an application may replace what the server knows.
+func newTable(lists ...[]Command) (*commandTable, error) {
+	t := &commandTable{byName: map[string]*Command{}}
+	for _, list := range lists {
+		for i := range list {
+			c := list[i]
+			if err := c.validate(); err != nil {
+				return nil, err
+			}
+			c.Sub = append([]Command(nil), c.Sub...)
+			c.stats = &commandStats{}
+			for j := range c.Sub {
+				c.Sub[j].parent, c.Sub[j].stats = &c, &commandStats{}
+			}
+			t.add(&c)
+		}
+	}
+	return t, nil
+}
+
+func (t *commandTable) add(c *Command) {
+	if old := t.byName[c.Name]; old != nil {
+		for i := range t.all {
+			if t.all[i] == old {
+				t.all[i] = c
+			}
+		}
+	} else {
+		t.all = append(t.all, c)
+	}
+	t.byName[c.Name] = c
+}
+
+func (c *Command) validate() error {
+	switch {
+	case c.Name == "" || c.Name != strings.ToLower(c.Name) || strings.ContainsAny(c.Name, " \r\n|"):
+		return fmt.Errorf("resp: command name %q, expected lower case without spaces", c.Name)
+	case c.Arity == 0:
+		return fmt.Errorf("resp: command %q has arity 0, expected the number of arguments with the name among them, or less than 0 for at least so many", c.Name)
+	case c.Run == nil && c.Conn == nil && len(c.Sub) == 0:
+		return fmt.Errorf("resp: command %q has neither Run nor Conn nor Sub", c.Name)
+	case c.Run != nil && c.First == 0 && c.Keys == nil:
+		return fmt.Errorf("resp: command %q has Run and no keys, expected First or Keys", c.Name)
+	case c.Run != nil && c.Flags&(Write|ReadOnly|MayReplicate) == 0:
+		return fmt.Errorf("resp: command %q has Run, expected one of the flags Write and ReadOnly", c.Name)
+	}
+	return nil
+}
+
+// lookup finds the command of a call, its subcommand where it has some. nil:
+// unknown, with the error that says so.
+func (t *commandTable) lookup(args [][]byte) (*Command, error) {
+	c := t.byName[string(args[0])]
+	if c == nil {
+		var low [32]byte
+		if len(args[0]) <= len(low) {
+			c = t.byName[string(appendLower(low[:0], args[0]))]
+		}
+	}
+	if c == nil {
+		return nil, unknownCommand(args)
+	}
+	if len(c.Sub) > 0 && len(args) > 1 {
+		return c.sub(args)
+	}
+	if !c.arityOK(len(args)) {
+		return nil, wrongArity(c)
+	}
+	return c, nil
+}
+
+func (c *Command) sub(args [][]byte) (*Command, error) {
+	for i := range c.Sub {
+		if s := &c.Sub[i]; equalFold(args[1], s.Name) {
+			if !s.arityOK(len(args)) {
+				return nil, wrongArity(s)
+			}
+			return s, nil
+		}
+	}
+	if c.Run != nil || c.Conn != nil {
+		if !c.arityOK(len(args)) {
+			return nil, wrongArity(c)
+		}
+		return c, nil
+	}
+	return nil, Error(fmt.Sprintf("ERR unknown subcommand '%.128s'. Try %s HELP.", args[1], strings.ToUpper(c.Name)))
+}
+
+func wrongArity(c *Command) error {
+	return Error(fmt.Sprintf("ERR wrong number of arguments for '%s' command", c.fullName()))
+}
+
+// unknownCommand names the command and the first of its arguments, cut where
+// they are long.
+func unknownCommand(args [][]byte) error {
+	var b strings.Builder
+	for _, a := range args[1:] {
+		if b.Len() >= 128 {
+			break
+		}
+		fmt.Fprintf(&b, "'%.*s' ", 128-b.Len(), a)
+	}
+	return Error(fmt.Sprintf("ERR unknown command '%.128s', with args beginning with: %s", args[0], b.String()))
+}
+
+// appendLower appends an ASCII word in lower case.
+func appendLower(dst, word []byte) []byte {
+	for _, b := range word {
+		if 'A' <= b && b <= 'Z' {
+			b += 'a' - 'A'
+		}
+		dst = append(dst, b)
+	}
+	return dst
+}
+
+// equalFold compares an argument with a word in lower case.
+func equalFold(arg []byte, word string) bool {
+	if len(arg) != len(word) {
+		return false
+	}
+	for i, b := range arg {
+		if 'A' <= b && b <= 'Z' {
+			b += 'a' - 'A'
+		}
+		if b != word[i] {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,433 @@
+package resp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/slotmesh/slotmesh"
+)
+
+// Conn is a client's connection. One goroutine reads its commands, runs them and
+// writes the replies, as many as there are before it writes to the network. What
+// comes unasked (messages, invalidations) is queued by others, and written by a
+// second goroutine, which only connections that want such things have.
+type Conn struct {
+	server  *Server
+	id      int64
+	net     net.Conn
+	socket  *socket
+	reader  *reader
+	reply   Reply
+	session *slotmesh.Session
+	ctx     context.Context
+	cancel  context.CancelFunc
+	born    time.Time
+
+	// The goroutine's alone.
+	authed    bool
+	asking    bool // the next command comes after ASKING
+	wasAsking bool // this command does
+	readOnly  bool // READONLY was given
+	quit      bool // ends once the replies are written
+	tx        transaction
+	call      Call
+	request   slotmesh.Request
+	keyAt     []int
+	run       func(*slotmesh.Tx) error // runs call; made once
+	runErr    error
+	noReply   replyMode
+	began     int  // where in reply the running command's begins
+	inExec    bool // a command of EXEC runs: it does not wait
+	prepared  []prepared
+	now       time.Time // when the last command ended, or the batch began
+	started   time.Time // when the running command began, or went on after a wait
+	tally     tally
+	tracking  *tracking // nil: CLIENT TRACKING is off
+
+	// What CLIENT LIST shows, read by others.
+	name    atomic.Pointer[string]
+	lib     atomic.Pointer[[2]string] // name and version of the client's library
+	last    atomic.Pointer[Command]
+	lastAt  atomic.Int64 // Unix milliseconds of the last command
+	proto   atomic.Int32
+	blocked atomic.Pointer[waiter] // what it waits for; nil: it does not
+	inMulti atomic.Int32           // commands between MULTI and EXEC, and 1; 0: no MULTI
+	tracks  atomic.Bool            // CLIENT TRACKING is on
+
+	// writeMu is held by the goroutine from the first command of a batch until the
+	// replies are written: what comes unasked comes between batches, and never
+	// overtakes the reply that it is about.
+	writeMu sync.Mutex
+	writing bool // the goroutine's alone: it holds writeMu
+	pushes  pushQueue
+	subs    subscriptions
+}
+
+// replyMode is what CLIENT REPLY has chosen.
+type replyMode uint8
+
+const (
+	replyOn replyMode = iota
+	replyOff
+	replySkipNext
+	replySkip
+)
+
+const flushAt = 64 << 10 // bytes of replies that are written at once, though more commands have come
+
+func newConn(s *Server, nc net.Conn, id int64) *Conn {
+	c := &Conn{server: s, id: id, net: nc, born: time.Now(), authed: *s.settings.password.Load() == ""}
+	c.ctx, c.cancel = context.WithCancel(s.ctx)
+	c.socket = &socket{conn: nc, count: &s.stats.netIn}
+	c.reader = newReader(c.socket, s.cfg.Limits, c.authed)
+	c.session = s.node.Session()
+	c.setProto(2)
+	c.run = func(tx *slotmesh.Tx) error {
+		c.call.Tx = tx
+		c.track(c.call.command, c.request.Keys)
+		c.runErr = c.call.command.Run(&c.call)
+		return c.runErr
+	}
+	c.lastAt.Store(c.born.UnixMilli())
+	return c
+}
+
+func (c *Conn) setProto(proto int) {
+	c.proto.Store(int32(proto))
+	c.reply.setProto(proto)
+}
+
+// cut ends the connection from any goroutine.
+func (c *Conn) cut() {
+	c.cancel()
+	c.net.Close()
+}
+
+// close gives back what the connection holds. Its goroutine calls it.
+func (c *Conn) close() {
+	c.cut()
+	c.discard()
+	c.leavePubSub()
+	c.leaveTracking()
+	c.pushes.close()
+}
+
+// serve reads commands until the client goes, or does what is not allowed.
+func (c *Conn) serve() {
+	if !c.authed {
+		// Who does not log in is not kept for long.
+		c.net.SetReadDeadline(c.born.Add(c.server.cfg.Limits.PreAuthTime))
+	}
+	for !c.quit {
+		if !c.reader.buffered() && c.flush() != nil {
+			return
+		}
+		args, err := c.reader.next()
+		c.beginBatch()
+		if err != nil {
+			c.refuse(err)
+			return
+		}
+		c.handle(args)
+		if c.reply.size() >= flushAt && c.flush() != nil {
+			return
+		}
+	}
+	c.flush()
+}
+
+// refuse tells the client what is wrong with its bytes.
+func (c *Conn) refuse(err error) {
+	var p *protocolError
+	if errors.As(err, &p) {
+		c.reply.Error("ERR " + p.Error())
+	}
+	c.flush()
+}
+
+// beginBatch keeps others from writing until the replies to what has come are
+// written.
+func (c *Conn) beginBatch() {
+	if !c.writing {
+		c.writeMu.Lock()
+		c.writing = true
+		c.now = time.Now()
+		c.started = c.now
+	}
+}
+
+// flush writes the replies that there are, and lets others write.
+func (c *Conn) flush() error {
+	if !c.writing {
+		return nil
+	}
+	err := c.write(c.reply.bytes())
+	c.reply.clear()
+	c.settleTally()
+	c.began, c.writing = 0, false
+	c.writeMu.Unlock()
+	return err
+}
+
+// write writes to the client, under writeMu. One that does not read for too long
+// is cut.
+func (c *Conn) write(b []byte) error {
+	if len(b) == 0 {
+		return nil
+	}
+	c.net.SetWriteDeadline(time.Now().Add(c.server.cfg.Limits.WriteTime))
+	n, err := c.net.Write(b)
+	c.server.stats.netOut.Add(int64(n))
+	if err != nil {
+		c.cut()
+	}
+	return err
+}
+
+// handle runs one command and puts its reply behind the others.
+func (c *Conn) handle(args [][]byte) {
+	c.began = c.reply.size()
+	c.started = c.now
+	command, err := c.server.table.lookup(args)
+	if command != nil {
+		c.last.Store(command)
+	}
+	if err == nil {
+		err = c.mayRun(command)
+	}
+	rejected := err != nil
+	if err == nil && c.server.pause.p.Load() != nil {
+		c.awaitPause(command)
+	}
+	switch {
+	case err != nil:
+		c.tx.fail()
+	case c.tx.open && !command.has(NoMulti) && !command.controlsTransaction():
+		err = c.enqueue(command, args)
+	default:
+		err = c.dispatch(command, args)
+	}
+	if err != nil {
+		c.reply.truncate(c.began)
+		c.fail(err)
+	}
+	c.mute(c.began)
+	if command != nil {
+		c.ranTracked(command)
+	}
+	c.clock(command, args, rejected, err != nil)
+}
+
+// clock counts a command and the time that it took, waits left out.
+func (c *Conn) clock(command *Command, args [][]byte, rejected, failed bool) {
+	c.now = time.Now()
+	c.lastAt.Store(c.now.UnixMilli())
+	if command == nil || rejected {
+		c.server.stats.commands.Add(1)
+		if command != nil {
+			command.stats.rejected.Add(1)
+		}
+		return
+	}
+	took := c.now.Sub(c.started)
+	if c.tally.command != command {
+		c.settleTally()
+		c.tally.command = command
+	}
+	c.tally.calls++
+	c.tally.took += took
+	if failed {
+		command.stats.failed.Add(1)
+	}
+	if slow := c.server.settings.slowerThan.Load(); slow >= 0 && took >= time.Duration(slow)*time.Microsecond && !command.has(SkipSlowlog) {
+		c.server.slow.add(c, args, took, c.server.settings.slowMax.Load())
+	}
+}
+
+// tally counts the commands of one kind in a row: what all connections count
+// together is touched once for a pipeline of them.
+type tally struct {
+	command *Command
+	calls   int64
+	took    time.Duration
+}
+
+func (c *Conn) settleTally() {
+	if t := &c.tally; t.command != nil {
+		c.server.stats.commands.Add(t.calls)
+		t.command.stats.calls.Add(t.calls)
+		t.command.stats.nanos.Add(int64(t.took))
+		*t = tally{}
+	}
+}
+
+// mute drops a reply where CLIENT REPLY wants none.
+func (c *Conn) mute(began int) {
+	switch c.noReply {
+	case replyOff:
+		c.reply.truncate(began)
+	case replySkip:
+		c.reply.truncate(began)
+		c.noReply = replyOn
+	case replySkipNext:
+		c.reply.truncate(began)
+		c.noReply = replySkip
+	}
+}
+
+// fail puts an error in the place of a reply, and counts it.
+func (c *Conn) fail(err error) {
+	text := c.server.errorText(err)
+	code, _, _ := strings.Cut(text, " ")
+	c.server.stats.errors.Add(1)
+	c.server.stats.byCode.add(code)
+	c.reply.Error(text)
+}
+
+// mayRun is what a connection's state does not allow.
+func (c *Conn) mayRun(command *Command) error {
+	switch {
+	case !c.authed && !command.has(NoAuth):
+		return errNoAuth
+	case c.inPubSub() && c.proto.Load() == 2 && !command.inPubSub():
+		return Error(fmt.Sprintf("ERR Can't execute '%s': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context", command.fullName()))
+	case c.tx.open && command.has(NoMulti):
+		return Error("ERR Command not allowed inside a transaction")
+	}
+	return nil
+}
+
+// dispatch runs a command outside of MULTI.
+func (c *Conn) dispatch(command *Command, args [][]byte) error {
+	asking := c.asking
+	c.wasAsking, c.asking = asking, false
+	if command.Run == nil {
+		return command.Conn(c, args)
+	}
+	if command.has(Blocking) {
+		return c.runBlocking(command, args, asking)
+	}
+	_, err := c.execute(command, args, asking)
+	return err
+}
+
+// execute runs a command with keys at their slot.
+func (c *Conn) execute(command *Command, args [][]byte, asking bool) (*waitFor, error) {
+	var err error
+	if c.keyAt, err = command.keys(c.keyAt[:0], args); err != nil {
+		return nil, err
+	}
+	if len(c.keyAt) == 0 && command.Conn != nil {
+		return nil, command.Conn(c, args)
+	}
+	if len(c.keyAt) == 0 {
+		return nil, Error("ERR The command has no key arguments")
+	}
+	r := &c.request
+	r.Keys = r.Keys[:0]
+	for _, i := range c.keyAt {
+		r.Keys = append(r.Keys, view(args[i]))
+	}
+	r.Name, r.ReadOnly, r.Asking = command.Name, !command.writes(), asking || command.has(Asking)
+	c.call = Call{Args: args, Reply: &c.reply, command: command, conn: c, again: c.blocked.Load() != nil}
+	began := c.reply.size()
+	if err = c.session.Execute(c.ctx, r, c.run); err != nil {
+		c.reply.truncate(began)
+	}
+	wait := c.call.wait
+	if c.runErr != nil && err != nil {
+		err, c.runErr = c.runErr, nil
+	}
+	c.call = Call{}
+	clear(r.Keys)
+	return wait, err
+}
+
+// errorText is the reply for an error: a command's own as it is, the library's
+// in the words of Redis.
+func (s *Server) errorText(err error) string {
+	var own Error
+	if errors.As(err, &own) {
+		return string(own)
+	}
+	var moved *slotmesh.MovedError
+	var ask *slotmesh.AskError
+	var op *slotmesh.OpError
+	var admin *slotmesh.AdminError
+	var command *slotmesh.CommandError
+	unknown := errors.As(err, &op) && op.Outcome == slotmesh.Unknown
+	switch {
+	case unknown:
+		// Not CLUSTERDOWN or TRYAGAIN: clients repeat those by themselves, and
+		// this one may have happened.
+		return "ERR the command may have happened: " + op.Err.Error()
+	case errors.As(err, &moved):
+		return moved.Error()
+	case errors.As(err, &ask):
+		return ask.Error()
+	case errors.Is(err, slotmesh.ErrCrossSlot):
+		return string(errCrossSlot)
+	case errors.As(err, &admin):
+		return adminText(admin)
+	case errors.As(err, &command):
+		return command.Error()
+	case errors.Is(err, slotmesh.ErrTryAgain):
+		return "TRYAGAIN " + cause(err, slotmesh.ErrTryAgain)
+	case errors.Is(err, slotmesh.ErrClusterDown):
+		return "CLUSTERDOWN " + cause(err, slotmesh.ErrClusterDown)
+	case errors.Is(err, slotmesh.ErrTooLarge):
+		return "ERR " + cause(err, slotmesh.ErrTooLarge)
+	case errors.Is(err, context.Canceled), errors.Is(err, slotmesh.ErrClosed):
+		return "ERR the server is closing"
+	}
+	return "ERR " + err.Error()
+}
+
+// adminText is the refusal of an operator's command, with the code that Redis
+// gives it.
+func adminText(err *slotmesh.AdminError) string {
+	switch {
+	case err.Outcome == slotmesh.Unknown:
+		return "CLUSTERDOWN " + err.Text + " (it may still happen)"
+	case errors.Is(err, slotmesh.ErrClusterDown):
+		return "CLUSTERDOWN " + err.Text
+	case errors.Is(err, slotmesh.ErrTryAgain):
+		return "TRYAGAIN " + err.Text
+	default:
+		return "ERR " + err.Text
+	}
+}
+
+// cause is the text behind a sentinel: "slotmesh: cluster down: why" is "why".
+func cause(err error, sentinel error) string {
+	var op *slotmesh.OpError
+	if errors.As(err, &op) {
+		err = op.Err
+	}
+	text := strings.TrimPrefix(err.Error(), sentinel.Error())
+	if text = strings.TrimPrefix(text, ": "); text == "" {
+		text = strings.TrimPrefix(sentinel.Error(), "slotmesh: ")
+	}
+	return text
+}
+
+// cloneArgs are arguments that may be kept.
+func cloneArgs(args [][]byte) [][]byte {
+	size := 0
+	for _, a := range args {
+		size += len(a)
+	}
+	buf := make([]byte, 0, size)
+	out := make([][]byte, len(args))
+	for i, a := range args {
+		buf = append(buf, a...)
+		out[i] = buf[len(buf)-len(a) : len(buf) : len(buf)]
+	}
+	return out
+}

@@ -1,0 +1,285 @@
+package resp
+
+import (
+	"sync/atomic"
+
+	"github.com/slotmesh/slotmesh"
+)
+
+// transaction is what MULTI and WATCH have begun on a connection.
+type transaction struct {
+	open   bool
+	failed bool // a command was refused: EXEC does nothing
+	asking bool // MULTI came after ASKING, which holds until EXEC
+	queue  []queued
+	bytes  int // of the queued arguments
+
+	watch   *slotmesh.Watch
+	dirty   *atomic.Bool // a watched key has changed
+	present []string     // watched keys that were there
+}
+
+type queued struct {
+	command *Command
+	args    [][]byte
+	keyed   bool // runs in the Tx of its keys
+}
+
+// Overhead of a queued command beside the bytes of its arguments.
+const queuedOverhead = 64
+
+// fail makes EXEC do nothing, if MULTI has been given.
+func (t *transaction) fail() {
+	if t.open {
+		t.failed = true
+	}
+}
+
+func (c *Command) controlsTransaction() bool {
+	switch c.Name {
+	case "exec", "discard", "multi", "watch", "unwatch", "quit", "reset":
+		return true
+	}
+	return false
+}
+
+func transactionCommands() []Command {
+	const flags = NoScript | Loading | Stale | Fast
+	return []Command{
+		{Name: "multi", Arity: 1, Flags: flags | AllowBusy, Conn: multi, Group: "transactions", Since: "1.2.0", Summary: "Mark the start of a transaction block", Complexity: "O(1)"},
+		{Name: "exec", Arity: 1, Flags: NoScript | Loading | Stale | SkipSlowlog, Conn: exec, Group: "transactions", Since: "1.2.0", Summary: "Execute all commands issued after MULTI", Complexity: "Depends on commands in the transaction"},
+		{Name: "discard", Arity: 1, Flags: flags | AllowBusy, Conn: discard, Group: "transactions", Since: "2.0.0", Summary: "Discard all commands issued after MULTI", Complexity: "O(N), when N is the number of queued commands"},
+		{Name: "watch", Arity: -2, Flags: flags | AllowBusy, First: 1, Last: -1, Step: 1, Conn: watch, Group: "transactions", Since: "2.2.0", Summary: "Watch the given keys to determine execution of the MULTI/EXEC block", Complexity: "O(1) for every key."},
+		{Name: "unwatch", Arity: 1, Flags: flags | AllowBusy, Conn: unwatch, Group: "transactions", Since: "2.2.0", Summary: "Forget about all watched keys", Complexity: "O(1)"},
+	}
+}
+
+func multi(c *Conn, args [][]byte) error {
+	if c.tx.open {
+		return Error("ERR MULTI calls can not be nested")
+	}
+	c.tx.open, c.tx.failed, c.tx.asking = true, false, c.wasAsking
+	c.inMulti.Store(1)
+	c.reply.Simple("OK")
+	return nil
+}
+
+func discard(c *Conn, args [][]byte) error {
+	if !c.tx.open {
+		return Error("ERR DISCARD without MULTI")
+	}
+	c.discard()
+	c.reply.Simple("OK")
+	return nil
+}
+
+// discard ends MULTI and WATCH.
+func (c *Conn) discard() {
+	c.unwatch()
+	c.tx = transaction{}
+	c.inMulti.Store(0)
+}
+
+func unwatch(c *Conn, args [][]byte) error {
+	c.unwatch()
+	c.reply.Simple("OK")
+	return nil
+}
+
+func (c *Conn) unwatch() {
+	if c.tx.watch != nil {
+		c.tx.watch.Close()
+	}
+	c.tx.watch, c.tx.dirty, c.tx.present = nil, nil, nil
+}
+
+// watch notes the keys. Whether one is there now is kept, for a key whose time
+// comes changes without a write.
+func watch(c *Conn, args [][]byte) error {
+	if c.tx.open {
+		return Error("ERR WATCH inside MULTI is not allowed")
+	}
+	r := slotmesh.Request{Name: "watch", ReadOnly: true, Asking: c.wasAsking}
+	for _, a := range args[1:] {
+		r.Keys = append(r.Keys, string(a))
+	}
+	var present []string
+	if c.tx.watch == nil {
+		dirty := &atomic.Bool{}
+		c.tx.dirty = dirty
+		c.tx.watch = c.server.node.Watch(func(string, bool) { dirty.Store(true) })
+	}
+	err := c.session.Execute(c.ctx, &r, func(tx *slotmesh.Tx) error {
+		c.tx.watch.Add(r.Keys...)
+		for _, k := range r.Keys {
+			if _, found, err := tx.Entry(k); err != nil {
+				return err
+			} else if found {
+				present = append(present, k)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	c.tx.present = append(c.tx.present, present...)
+	c.reply.Simple("OK")
+	return nil
+}
+
+// enqueue keeps a command for EXEC. Where its keys would be refused here now,
+// the client hears so at once.
+func (c *Conn) enqueue(command *Command, args [][]byte) (err error) {
+	defer func() {
+		if err != nil {
+			c.tx.fail()
+		}
+	}()
+	if c.keyAt, err = command.keys(c.keyAt[:0], args); err != nil {
+		return err
+	}
+	if len(c.keyAt) > 0 {
+		if err := c.probe(command, args); err != nil {
+			return err
+		}
+	}
+	size := queuedOverhead
+	for _, a := range args {
+		size += len(a) + queuedOverhead/2
+	}
+	if c.tx.bytes+size > c.server.cfg.Limits.Queue {
+		return Error("ERR too many or too large commands in a transaction")
+	}
+	c.tx.bytes += size
+	c.tx.queue = append(c.tx.queue, queued{command, cloneArgs(args), command.Run != nil && len(c.keyAt) > 0})
+	c.inMulti.Add(1)
+	c.reply.Simple("QUEUED")
+	return nil
+}
+
+// probe asks whether the keys of a command are served here.
+func (c *Conn) probe(command *Command, args [][]byte) error {
+	r := slotmesh.Request{Name: command.Name, ReadOnly: true, Asking: c.tx.asking || command.has(Asking)}
+	for _, i := range c.keyAt {
+		r.Keys = append(r.Keys, string(args[i]))
+	}
+	if len(r.Keys) == 0 {
+		return nil
+	}
+	return c.session.Execute(c.ctx, &r, func(*slotmesh.Tx) error { return nil })
+}
+
+// exec runs what was queued: the commands with keys in one Tx of their slot, the
+// others after it, in order. All replies come in the order of the commands.
+func exec(c *Conn, args [][]byte) error {
+	if !c.tx.open {
+		return Error("ERR EXEC without MULTI")
+	}
+	t := c.tx
+	c.tx = transaction{watch: t.watch, dirty: t.dirty} // so that nothing of what runs is queued
+	defer c.discard()
+	switch {
+	case t.failed:
+		return errExecAbort
+	case t.dirty != nil && t.dirty.Load():
+		c.reply.NullArray()
+		return nil
+	}
+	replies := make([][]byte, len(t.queue))
+	switch err := c.execKeyed(&t, replies); err {
+	case nil:
+	case errDirty:
+		c.reply.NullArray()
+		return nil
+	default:
+		return err
+	}
+	c.inExec = true
+	defer func() { c.inExec, c.asking = false, false }() // an ASKING in there is over with EXEC
+	c.reply.Array(len(t.queue))
+	for i, q := range t.queue {
+		if q.keyed {
+			c.reply.raw(replies[i])
+			continue
+		}
+		began := c.reply.size()
+		if err := q.command.Conn(c, q.args); err != nil {
+			c.reply.truncate(began)
+			c.fail(err)
+		}
+	}
+	return nil
+}
+
+const errDirty Error = "ERR a watched key has changed"
+
+// execKeyed runs the commands with keys, all or none.
+func (c *Conn) execKeyed(t *transaction, replies [][]byte) error {
+	r := slotmesh.Request{Name: "exec", ReadOnly: true, Asking: t.asking}
+	for _, q := range t.queue {
+		if !q.keyed {
+			continue
+		}
+		at, err := q.command.keys(nil, q.args)
+		if err != nil {
+			return err
+		}
+		for _, i := range at {
+			r.Keys = append(r.Keys, view(q.args[i]))
+		}
+		r.ReadOnly = r.ReadOnly && !q.command.writes()
+	}
+	if len(r.Keys) == 0 {
+		return nil
+	}
+	if !r.ReadOnly && c.server.moving.n.Load() > 0 {
+		if err := c.server.moving.wait(c.ctx, r.Keys); err != nil {
+			return err
+		}
+	}
+	return c.session.Execute(c.ctx, &r, func(tx *slotmesh.Tx) error {
+		if t.dirty != nil && (t.dirty.Load() || expired(tx, t.present)) {
+			return errDirty
+		}
+		for i, q := range t.queue {
+			if q.keyed {
+				c.trackArgs(q.command, q.args)
+				replies[i] = c.runIn(tx, q.command, q.args)
+			}
+		}
+		return nil
+	})
+}
+
+// expired reports whether a watched key of this slot has gone by its time.
+func expired(tx *slotmesh.Tx, present []string) bool {
+	for _, k := range present {
+		if slotmesh.KeySlot(k) != tx.Slot() {
+			continue
+		}
+		if _, found, err := tx.Entry(k); err == nil && !found {
+			return true
+		}
+	}
+	return false
+}
+
+// runIn runs a command inside a Tx that others share, and returns its reply. Its
+// error is a reply like any other: what ran before it stays.
+func (c *Conn) runIn(tx *slotmesh.Tx, command *Command, args [][]byte) []byte {
+	var reply Reply
+	reply.setProto(c.reply.Proto())
+	call := Call{Tx: tx, Args: args, Reply: &reply, command: command, conn: c}
+	err := command.Run(&call)
+	switch {
+	case err != nil:
+		reply.clear()
+		text := c.server.errorText(err)
+		c.server.stats.errors.Add(1)
+		reply.Error(text)
+	case call.wait != nil:
+		call.wait.refuse(&reply) // nobody waits in a transaction
+	}
+	return reply.bytes()
+}

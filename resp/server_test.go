@@ -1,0 +1,362 @@
+package resp
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slotmesh/slotmesh"
+	"github.com/stretchr/testify/require"
+)
+
+// startServer serves a node that owns every slot.
+func startServer(t testing.TB, change ...func(*Config)) *Server {
+	t.Helper()
+	node, err := slotmesh.Start(context.Background(), slotmesh.Config{})
+	require.NoError(t, err)
+	t.Cleanup(func() { node.Close() })
+	cfg := Config{Node: node, Addr: "127.0.0.1:0"}
+	for _, f := range change {
+		f(&cfg)
+	}
+	s, err := Start(context.Background(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// testClient speaks to a server and reads replies as text: "OK", "(nil)",
+// "[a b]", "ERR …".
+type testClient struct {
+	t  testing.TB
+	nc net.Conn
+	r  *bufio.Reader
+}
+
+func dial(t testing.TB, s *Server) *testClient {
+	t.Helper()
+	nc, err := net.Dial("tcp", s.Addr().String())
+	require.NoError(t, err)
+	t.Cleanup(func() { nc.Close() })
+	nc.SetDeadline(time.Now().Add(30 * time.Second))
+	return &testClient{t, nc, bufio.NewReader(nc)}
+}
+
+// send sends a command: a line of words, or the words.
+func (c *testClient) send(words ...string) {
+	c.t.Helper()
+	if len(words) == 1 {
+		words = strings.Fields(words[0])
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "*%d\r\n", len(words))
+	for _, w := range words {
+		fmt.Fprintf(&b, "$%d\r\n%s\r\n", len(w), w)
+	}
+	_, err := io.WriteString(c.nc, b.String())
+	require.NoError(c.t, err)
+}
+
+func (c *testClient) do(words ...string) string {
+	c.t.Helper()
+	c.send(words...)
+	return c.read()
+}
+
+// read reads one reply.
+func (c *testClient) read() string {
+	c.t.Helper()
+	line, err := c.r.ReadString('\n')
+	require.NoError(c.t, err)
+	line = strings.TrimSuffix(line, "\r\n")
+	n, _ := strconv.Atoi(line[1:])
+	switch line[0] {
+	case '$', '=':
+		if n < 0 {
+			return "(nil)"
+		}
+		b := make([]byte, n+2)
+		_, err := io.ReadFull(c.r, b)
+		require.NoError(c.t, err)
+		return string(b[:n])
+	case '_':
+		return "(nil)"
+	case '*', '~', '>', '%':
+		if n < 0 {
+			return "(nil)"
+		}
+		if line[0] == '%' {
+			n *= 2
+		}
+		items := make([]string, n)
+		for i := range items {
+			items[i] = c.read()
+		}
+		sign := ""
+		if line[0] == '>' {
+			sign = ">"
+		}
+		return sign + "[" + strings.Join(items, " ") + "]"
+	}
+	return line[1:]
+}
+
+// closed reports whether the server has ended the connection.
+func (c *testClient) closed() bool {
+	_, err := c.r.ReadByte()
+	return err != nil
+}
+
+// check does commands in order: each row is a command and its reply.
+func (c *testClient) check(rows ...[2]string) {
+	c.t.Helper()
+	for _, row := range rows {
+		if got := c.do(row[0]); got != row[1] {
+			c.t.Errorf("%s: %q, want %q", row[0], got, row[1])
+		}
+	}
+}
+
+func TestTransaction(t *testing.T) {
+	c := dial(t, startServer(t))
+	c.check([][2]string{
+		{"EXEC", "ERR EXEC without MULTI"},
+		{"DISCARD", "ERR DISCARD without MULTI"},
+		{"MULTI", "OK"},
+		{"MULTI", "ERR MULTI calls can not be nested"},
+		{"SET {a}1 x", "QUEUED"},
+		{"INCR {a}1", "QUEUED"},
+		{"GET {a}1", "QUEUED"},
+		{"PING", "QUEUED"},
+		{"EXEC", "[OK ERR value is not an integer or out of range x PONG]"},
+		{"GET {a}1", "x"},
+		{"MULTI", "OK"},
+		{"SET {a}1 y", "QUEUED"},
+		{"NOSUCH", "ERR unknown command 'NOSUCH', with args beginning with: "},
+		{"EXEC", "EXECABORT Transaction discarded because of previous errors."},
+		{"GET {a}1", "x"},
+		{"MULTI", "OK"},
+		{"SET {a}1 y", "QUEUED"},
+		{"DISCARD", "OK"},
+		{"GET {a}1", "x"},
+		{"MULTI", "OK"},
+		{"SET a 1", "QUEUED"},
+		{"SET b 1", "QUEUED"},
+		{"EXEC", "CROSSSLOT Keys in request don't hash to the same slot"},
+		{"MULTI", "OK"},
+		{"EXEC", "[]"},
+	}...)
+}
+
+func TestWatchedKeyThatChangesAbortsExec(t *testing.T) {
+	s := startServer(t)
+	c, other := dial(t, s), dial(t, s)
+	for _, row := range []struct{ change, exec string }{
+		{"GET {a}k", "[OK]"},
+		{"SET {a}other v", "[OK]"},
+		{"SET {a}k w", "(nil)"},
+		{"DEL {a}k", "(nil)"},
+		{"PEXPIRE {a}k 1", "(nil)"},
+	} {
+		c.check([2]string{"SET {a}k v", "OK"}, [2]string{"WATCH {a}k", "OK"})
+		other.do(row.change)
+		if strings.HasPrefix(row.change, "PEXPIRE") {
+			require.Eventually(t, func() bool { return other.do("EXISTS {a}k") == "0" }, 5*time.Second, time.Millisecond)
+		}
+		c.check([2]string{"MULTI", "OK"}, [2]string{"SET {a}done 1", "QUEUED"})
+		if got := c.do("EXEC"); got != row.exec {
+			t.Errorf("after %s: %s, want %s", row.change, got, row.exec)
+		}
+	}
+	c.check([2]string{"WATCH {a}k", "OK"}, [2]string{"UNWATCH", "OK"})
+	other.do("SET {a}k z")
+	c.check([2]string{"MULTI", "OK"}, [2]string{"EXEC", "[]"}, [2]string{"MULTI", "OK"},
+		[2]string{"WATCH {a}k", "ERR WATCH inside MULTI is not allowed"}, [2]string{"DISCARD", "OK"})
+}
+
+func TestBlockedClientsAreServedInOrder(t *testing.T) {
+	s := startServer(t)
+	first, second, third, pusher := dial(t, s), dial(t, s), dial(t, s), dial(t, s)
+	for i, c := range []*testClient{first, second, third} {
+		c.send("BLPOP q 20")
+		require.Eventually(t, func() bool { return s.blocked.waiting() == i+1 }, 5*time.Second, time.Millisecond)
+	}
+	pusher.check([2]string{"RPUSH q a b", "2"})
+	require.Equal(t, "[q a]", first.read())
+	require.Equal(t, "[q b]", second.read())
+	pusher.check([2]string{"SET other x", "OK"}, [2]string{"RPUSH q c", "1"})
+	require.Equal(t, "[q c]", third.read())
+	pusher.check([2]string{"LLEN q", "0"}, [2]string{"BLPOP q 0.01", "(nil)"},
+		[2]string{"MULTI", "OK"}, [2]string{"BLPOP q 0", "QUEUED"}, [2]string{"EXEC", "[(nil)]"})
+	require.Zero(t, s.blocked.waiting())
+}
+
+func TestBlockedClientThatGoesTakesNothing(t *testing.T) {
+	s := startServer(t)
+	gone, pusher := dial(t, s), dial(t, s)
+	gone.send("BLPOP q 0")
+	require.Eventually(t, func() bool { return s.blocked.waiting() == 1 }, 5*time.Second, time.Millisecond)
+	gone.nc.Close()
+	require.Eventually(t, func() bool { return s.blocked.waiting() == 0 }, 5*time.Second, time.Millisecond)
+	pusher.check([2]string{"RPUSH q a", "1"}, [2]string{"LLEN q", "1"})
+}
+
+// What a client has sent while it was blocked is answered afterwards.
+func TestCommandsBehindABlockedOne(t *testing.T) {
+	s := startServer(t)
+	c, pusher := dial(t, s), dial(t, s)
+	c.send("BLPOP q 0")
+	c.send("ECHO one")
+	require.Eventually(t, func() bool { return s.blocked.waiting() == 1 }, 5*time.Second, time.Millisecond)
+	c.send("ECHO two")
+	pusher.check([2]string{"RPUSH q a", "1"})
+	require.Equal(t, []string{"[q a]", "one", "two"}, []string{c.read(), c.read(), c.read()})
+}
+
+func TestMessagesReachSubscribers(t *testing.T) {
+	s := startServer(t)
+	sub, pub := dial(t, s), dial(t, s)
+	sub.check([2]string{"SUBSCRIBE news", "[subscribe news 1]"}, [2]string{"PSUBSCRIBE n?w*", "[psubscribe n?w* 2]"},
+		[2]string{"GET a", "ERR Can't execute 'get': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"})
+	pub.check([2]string{"PUBLISH news hello", "2"}, [2]string{"PUBLISH other x", "0"},
+		[2]string{"PUBSUB CHANNELS", "[news]"}, [2]string{"PUBSUB NUMSUB news x", "[news 1 x 0]"}, [2]string{"PUBSUB NUMPAT", "1"})
+	require.ElementsMatch(t, []string{"[message news hello]", "[pmessage n?w* news hello]"}, []string{sub.read(), sub.read()})
+	sub.check([2]string{"UNSUBSCRIBE", "[unsubscribe news 1]"}, [2]string{"PUNSUBSCRIBE", "[punsubscribe n?w* 0]"}, [2]string{"UNSUBSCRIBE", "[unsubscribe (nil) 0]"}, [2]string{"GET a", "(nil)"})
+
+	sub.check([2]string{"SSUBSCRIBE {a}1 {a}2", "[ssubscribe {a}1 1]"})
+	require.Equal(t, "[ssubscribe {a}2 2]", sub.read())
+	pub.check([2]string{"SPUBLISH {a}2 hi", "1"}, [2]string{"PUBLISH {a}2 hi", "0"}, [2]string{"PUBSUB SHARDNUMSUB {a}1", "[{a}1 1]"},
+		[2]string{"SSUBSCRIBE a b", "CROSSSLOT Keys in request don't hash to the same slot"})
+	require.Equal(t, "[smessage {a}2 hi]", sub.read())
+}
+
+// Under RESP3 a client that listens may call everything, and messages are pushes.
+func TestSubscriberUnderRESP3(t *testing.T) {
+	s := startServer(t)
+	c := dial(t, s)
+	c.do("HELLO 3")
+	c.check([2]string{"SUBSCRIBE news", ">[subscribe news 1]"}, [2]string{"SET a 1", "OK"}, [2]string{"PUBLISH news x", "1"})
+	require.Equal(t, ">[message news x]", c.read())
+	c.check([2]string{"GET a", "1"})
+}
+
+func TestClientIsToldOfWhatItCaches(t *testing.T) {
+	s := startServer(t)
+	c, other := dial(t, s), dial(t, s)
+	c.do("HELLO 3")
+	c.check([2]string{"CLIENT TRACKING ON", "OK"}, [2]string{"GET a", "(nil)"})
+	other.check([2]string{"SET a 1", "OK"}, [2]string{"SET a 2", "OK"})
+	require.Equal(t, ">[invalidate [a]]", c.read())
+	c.check([2]string{"GET a", "2"}, [2]string{"GET b", "(nil)"}) // once, until it is read again
+	other.check([2]string{"DEL a", "1"})
+	require.Equal(t, ">[invalidate [a]]", c.read())
+	c.check([2]string{"CLIENT TRACKING OFF", "OK"})
+	other.check([2]string{"SET b 1", "OK"})
+	c.check([2]string{"PING", "PONG"})
+
+	c.check([2]string{"CLIENT TRACKING ON BCAST PREFIX x: NOLOOP", "OK"}, [2]string{"SET x:own 1", "OK"})
+	other.check([2]string{"SET y:1 1", "OK"}, [2]string{"SET x:1 1", "OK"})
+	require.Equal(t, ">[invalidate [x:1]]", c.read())
+	c.check([2]string{"CLIENT TRACKING OFF", "OK"}, [2]string{"CLIENT TRACKING ON OPTIN", "OK"}, [2]string{"GET m", "(nil)"},
+		[2]string{"CLIENT CACHING YES", "OK"}, [2]string{"GET n", "(nil)"})
+	other.check([2]string{"SET m 1", "OK"}, [2]string{"SET n 1", "OK"})
+	require.Equal(t, ">[invalidate [n]]", c.read())
+}
+
+func TestInvalidationsGoToAnotherConnection(t *testing.T) {
+	s := startServer(t)
+	c, listener, other := dial(t, s), dial(t, s), dial(t, s)
+	id := listener.do("CLIENT ID")
+	listener.check([2]string{"SUBSCRIBE __redis__:invalidate", "[subscribe __redis__:invalidate 1]"})
+	c.check([2]string{"CLIENT TRACKING ON REDIRECT " + id, "OK"}, [2]string{"GET a", "(nil)"}, [2]string{"CLIENT GETREDIR", id})
+	other.check([2]string{"SET a 1", "OK"})
+	require.Equal(t, "[message __redis__:invalidate [a]]", listener.read())
+}
+
+// A pipeline is answered whole and in order, however it is cut.
+func TestPipelineCutAnywhere(t *testing.T) {
+	s := startServer(t)
+	var stream strings.Builder
+	for i := range 20 {
+		fmt.Fprintf(&stream, "*3\r\n$3\r\nSET\r\n$2\r\nk%d\r\n$1\r\n%d\r\nGET k%d\r\n", i%10, i%10, i%10)
+	}
+	text := stream.String()
+	for cut := 1; cut < len(text); cut += 7 {
+		c := dial(t, s)
+		io.WriteString(c.nc, text[:cut])
+		io.WriteString(c.nc, text[cut:])
+		for i := range 20 {
+			require.Equal(t, "OK", c.read())
+			require.Equal(t, strconv.Itoa(i%10), c.read())
+		}
+		c.nc.Close()
+	}
+}
+
+func TestBytesThatAreNoCommandsEndTheConnection(t *testing.T) {
+	s := startServer(t)
+	for _, row := range [][2]string{
+		{"*1\r\n!3\r\n", "ERR Protocol error: expected '$', got '!'"},
+		{"*9999999999\r\n", "ERR Protocol error: invalid multibulk length"},
+	} {
+		c := dial(t, s)
+		io.WriteString(c.nc, row[0])
+		if got := c.read(); got != row[1] || !c.closed() {
+			t.Errorf("%q: %q, want %q and the end", row[0], got, row[1])
+		}
+	}
+	c := dial(t, s)
+	io.WriteString(c.nc, "POST / HTTP/1.1\r\n")
+	require.True(t, c.closed())
+}
+
+func TestPasswordComesFirst(t *testing.T) {
+	s := startServer(t, func(c *Config) { c.Password = "secret" })
+	c := dial(t, s)
+	c.check([2]string{"GET a", "NOAUTH Authentication required."}, [2]string{"AUTH wrong", "WRONGPASS invalid username-password pair or user is disabled."},
+		[2]string{"AUTH secret", "OK"}, [2]string{"GET a", "(nil)"})
+}
+
+func TestClientsOverTheLimitAreTurnedAway(t *testing.T) {
+	s := startServer(t, func(c *Config) { c.Limits.Clients = 2 })
+	a, b := dial(t, s), dial(t, s)
+	a.check([2]string{"PING", "PONG"})
+	b.check([2]string{"PING", "PONG"})
+	require.Equal(t, "ERR max number of clients reached", dial(t, s).read())
+	a.nc.Close()
+	require.Eventually(t, func() bool { return len(s.clients()) == 1 }, 5*time.Second, time.Millisecond)
+	dial(t, s).check([2]string{"PING", "PONG"})
+}
+
+// A client that asks and does not read holds up nobody, and is cut.
+func TestClientThatDoesNotReadIsCut(t *testing.T) {
+	s := startServer(t, func(c *Config) { c.Limits.WriteTime = 100 * time.Millisecond })
+	slow, other := dial(t, s), dial(t, s)
+	other.check([2]string{"SET a " + strings.Repeat("x", 1<<20), "OK"})
+	go func() {
+		for range 200 {
+			if _, err := io.WriteString(slow.nc, "GET a\r\n"); err != nil {
+				return
+			}
+		}
+	}()
+	require.Eventually(t, func() bool { return len(s.clients()) == 1 }, 10*time.Second, 5*time.Millisecond)
+	other.check([2]string{"PING", "PONG"})
+}
+
+func TestCloseEndsBlockedAndListeningClients(t *testing.T) {
+	s := startServer(t)
+	blocked, listening := dial(t, s), dial(t, s)
+	blocked.send("BLPOP q 0")
+	listening.check([2]string{"SUBSCRIBE a", "[subscribe a 1]"})
+	require.Eventually(t, func() bool { return s.blocked.waiting() == 1 }, 5*time.Second, time.Millisecond)
+	require.NoError(t, s.Close())
+	require.NoError(t, s.Close())
+	require.True(t, blocked.closed() && listening.closed())
+}

@@ -1,0 +1,25 @@
+package resp
+
+import "slices"
+
+// Commands is the table of what a server knows by default, a copy to change at
+// will.
+func Commands() []Command {
+	return slices.Concat(
+		stringCommands(),
+		bitmapCommands(),
+		keyCommands(),
+		hashCommands(),
+		listCommands(),
+		setCommands(),
+		sortedSetCommands(),
+		scanCommands(),
+		transactionCommands(),
+		connectionCommands(),
+		clusterCommands(),
+		migrateCommands(),
+		serverCommands(),
+		pubSubCommands(),
+		scriptCommands(),
+	)
+}
