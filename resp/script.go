@@ -1,0 +1,434 @@
+package resp
+
+import (
+	"context"
+	"crypto/sha1"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/slotmesh/slotmesh"
+	lua "github.com/yuin/gopher-lua"
+	"github.com/yuin/gopher-lua/parse"
+)
+
+// scripts are those that clients have sent, by the SHA-1 of their text, and the
+// interpreters that run them.
+type scripts struct {
+	mu      sync.Mutex
+	bySHA   map[string]*script          // guarded by mu
+	order   []string                    // guarded by mu: oldest first
+	bytes   int                         // guarded by mu: of all texts
+	running map[*runningScript]struct{} // guarded by mu
+	idle    []*interpreter              // guarded by mu: at most idleMax
+}
+
+const (
+	scriptsMax    = 10_000          // scripts kept; at the bound the oldest is forgotten, and EVALSHA of it answers NOSCRIPT
+	scriptBytes   = 64 << 20        // of all texts; the same
+	idleMax       = 16              // interpreters kept for the next scripts
+	scriptTimeMax = 5 * time.Second // a script that takes longer is stopped, and nothing of it has happened
+)
+
+// script is a compiled script.
+type script struct {
+	sha      string
+	text     string
+	proto    *lua.FunctionProto
+	readOnly bool // #!lua flags=no-writes
+}
+
+// runningScript is a script that runs now, for SCRIPT KILL.
+type runningScript struct {
+	stop context.CancelFunc
+}
+
+func scriptCommands() []Command {
+	const eval = NoScript | Stale | SkipMonitor | MayReplicate | NoMandatoryKeys | MovableKeys
+	const readOnly = NoScript | Stale | SkipMonitor | ReadOnly | NoMandatoryKeys | MovableKeys
+	return []Command{
+		{Name: "eval", Arity: -3, Flags: eval, Run: evalAtSlot, Conn: evalAnywhere, Keys: scriptKeys, Group: "scripting", Since: "2.6.0", Summary: "Execute a Lua script server side", Complexity: "Depends on the script that is executed."},
+		{Name: "evalsha", Arity: -3, Flags: eval, Run: evalAtSlot, Conn: evalAnywhere, Keys: scriptKeys, Group: "scripting", Since: "2.6.0", Summary: "Execute a Lua script server side", Complexity: "Depends on the script that is executed."},
+		{Name: "eval_ro", Arity: -3, Flags: readOnly, Run: evalAtSlot, Conn: evalAnywhere, Keys: scriptKeys, Group: "scripting", Since: "7.0.0", Summary: "Execute a read-only Lua script server side", Complexity: "Depends on the script that is executed."},
+		{Name: "evalsha_ro", Arity: -3, Flags: readOnly, Run: evalAtSlot, Conn: evalAnywhere, Keys: scriptKeys, Group: "scripting", Since: "7.0.0", Summary: "Execute a read-only Lua script server side", Complexity: "Depends on the script that is executed."},
+		{Name: "script", Arity: -2, Group: "scripting", Since: "2.6.0", Summary: "A container for Lua scripts management commands", Complexity: "Depends on subcommand.", Sub: []Command{
+			{Name: "load", Arity: 3, Flags: NoScript | Stale, Conn: scriptLoad},
+			{Name: "exists", Arity: -3, Flags: NoScript, Conn: scriptExists},
+			{Name: "flush", Arity: -2, Flags: NoScript, Conn: scriptFlush},
+			{Name: "kill", Arity: 2, Flags: NoScript | AllowBusy, Conn: scriptKill},
+			{Name: "debug", Arity: 3, Flags: NoScript, Conn: scriptDebug},
+			{Name: "help", Arity: 2, Flags: Loading | Stale, Conn: scriptHelp},
+		}},
+	}
+}
+
+// scriptKeys are the positions of the keys of EVAL: their number is the second
+// argument.
+func scriptKeys(args [][]byte) ([]int, error) {
+	n, ok := parseInt(args[2])
+	switch {
+	case !ok:
+		return nil, errNotInteger
+	case n > int64(len(args)-3):
+		return nil, Error("ERR Number of keys can't be greater than number of args")
+	case n < 0:
+		return nil, Error("ERR Number of keys can't be negative")
+	}
+	at := make([]int, n)
+	for i := range at {
+		at[i] = 3 + i
+	}
+	return at, nil
+}
+
+func shaOf(text []byte) string {
+	sum := sha1.Sum(text)
+	return hex.EncodeToString(sum[:])
+}
+
+// compile compiles a script, unless it is there already.
+func (s *scripts) compile(text []byte) (*script, error) {
+	sha := shaOf(text)
+	if found := s.find(sha); found != nil {
+		return found, nil
+	}
+	compiled, err := compileScript(sha, string(text))
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.bySHA[sha] == nil {
+		s.bySHA[sha] = compiled
+		s.order = append(s.order, sha)
+		s.bytes += len(text)
+	}
+	for len(s.order) > scriptsMax || s.bytes > scriptBytes && len(s.order) > 1 {
+		oldest := s.order[0]
+		s.bytes -= len(s.bySHA[oldest].text)
+		delete(s.bySHA, oldest)
+		s.order = s.order[1:]
+	}
+	return compiled, nil
+}
+
+func (s *scripts) find(sha string) *script {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.bySHA[sha]
+}
+
+func compileScript(sha, text string) (*script, error) {
+	out := &script{sha: sha, text: text}
+	code := text
+	if strings.HasPrefix(text, "#!") {
+		line, _, _ := strings.Cut(text, "\n")
+		if err := out.shebang(line); err != nil {
+			return nil, err
+		}
+		code = text[len(line):] // the line break stays: lines keep their numbers
+	}
+	chunk, err := parse.Parse(strings.NewReader(code), "user_script")
+	if err == nil {
+		out.proto, err = lua.Compile(chunk, "user_script")
+	}
+	if err != nil {
+		return nil, Error("ERR Error compiling script (new function): " + oneLine(err.Error()))
+	}
+	return out, nil
+}
+
+// shebang reads "#!lua flags=no-writes,allow-oom".
+func (s *script) shebang(line string) error {
+	words := strings.Fields(strings.TrimSuffix(line, "\r"))
+	if words[0] != "#!lua" {
+		return Error(fmt.Sprintf("ERR Unexpected engine in script shebang: %s", strings.TrimPrefix(words[0], "#!")))
+	}
+	for _, w := range words[1:] {
+		flags, ok := strings.CutPrefix(w, "flags=")
+		if !ok {
+			return Error(fmt.Sprintf("ERR Unknown lua shebang option: %s", w))
+		}
+		for _, f := range strings.Split(flags, ",") {
+			switch f {
+			case "no-writes":
+				s.readOnly = true
+			case "", "allow-oom", "allow-stale", "no-cluster", "allow-cross-slot-keys":
+			default:
+				return Error(fmt.Sprintf("ERR Unexpected flag in script shebang: %s", f))
+			}
+		}
+	}
+	return nil
+}
+
+func oneLine(s string) string {
+	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' }), " ")
+}
+
+// scriptOf is the script that a call names, by its text or by its SHA-1.
+func (c *Conn) scriptOf(command *Command, args [][]byte) (*script, error) {
+	if !strings.HasPrefix(command.Name, "evalsha") {
+		return c.server.scripts.compile(args[1])
+	}
+	if s := c.server.scripts.find(string(appendLower(nil, args[1]))); s != nil {
+		return s, nil
+	}
+	return nil, Error("NOSCRIPT No matching script. Please use EVAL.")
+}
+
+// newRun reads the arguments of EVAL.
+func (c *Conn) newRun(command *Command, args [][]byte) (*scriptRun, error) {
+	at, err := scriptKeys(args)
+	if err != nil {
+		return nil, err
+	}
+	s, err := c.scriptOf(command, args)
+	if err != nil {
+		return nil, err
+	}
+	r := &scriptRun{conn: c, script: s, readOnly: s.readOnly || command.has(ReadOnly)}
+	for _, i := range at {
+		r.keys = append(r.keys, string(args[i]))
+	}
+	for _, a := range args[3+len(at):] {
+		r.argv = append(r.argv, string(a))
+	}
+	return r, nil
+}
+
+// evalAtSlot runs a script that has named its keys.
+func evalAtSlot(c *Call) error {
+	r, err := c.conn.newRun(c.command, c.Args)
+	if err != nil {
+		return err
+	}
+	return r.atSlot(c.Tx, c.Reply)
+}
+
+// atSlot runs a script in a Tx. What it has done before it fails stays, as in
+// Redis: its error is a reply like another. A script that is stopped has done
+// nothing.
+func (r *scriptRun) atSlot(tx *slotmesh.Tx, reply *Reply) error {
+	began := reply.size()
+	err := r.in(tx, reply)
+	var stopped *stoppedScript
+	if err == nil || errors.As(err, &stopped) {
+		return err
+	}
+	reply.truncate(began)
+	r.conn.server.stats.errors.Add(1)
+	reply.Error(r.conn.server.errorText(err))
+	return nil
+}
+
+// evalAnywhere runs a script that names no key. Where it touches one all the
+// same it begins anew at the slot of that key: so far it has changed nothing.
+func evalAnywhere(c *Conn, args [][]byte) error {
+	command, err := c.server.table.lookup(args)
+	if err != nil {
+		return err
+	}
+	r, err := c.newRun(command, args)
+	if err != nil {
+		return err
+	}
+	began := c.reply.size()
+	err = r.in(nil, &c.reply)
+	var need *needSlot
+	if !errors.As(err, &need) {
+		return err
+	}
+	c.reply.truncate(began)
+	q := slotmesh.Request{Name: command.Name, Keys: []string{need.key}, ReadOnly: r.readOnly, Asking: c.wasAsking}
+	var failed error
+	err = c.session.Execute(c.ctx, &q, func(tx *slotmesh.Tx) error {
+		failed = r.atSlot(tx, &c.reply)
+		return failed
+	})
+	if failed != nil {
+		return failed
+	}
+	return err
+}
+
+// needSlot: a script without keys wants to touch one.
+type needSlot struct{ key string }
+
+func (e *needSlot) Error() string { return "the script touches key " + strconv.Quote(e.key) }
+
+// stoppedScript: a script took too long, or SCRIPT KILL was given.
+type stoppedScript struct{ text string }
+
+func (e *stoppedScript) Error() string { return e.text }
+
+// scriptRun is one run of a script.
+type scriptRun struct {
+	conn     *Conn
+	script   *script
+	keys     []string
+	argv     []string
+	readOnly bool
+	tx       *slotmesh.Tx
+	wants    string // key for which it needs a slot
+	stop     context.CancelFunc
+	proto    int // of the replies to its calls
+}
+
+// in runs the script in a Tx, or without one as long as it touches no key.
+func (r *scriptRun) in(tx *slotmesh.Tx, reply *Reply) error {
+	r.tx, r.proto, r.wants = tx, 2, ""
+	all := &r.conn.server.scripts
+	vm := all.interpreter()
+	ctx, cancel := context.WithTimeout(r.conn.ctx, scriptTimeMax)
+	defer cancel()
+	r.stop = cancel
+	defer all.begin(&runningScript{cancel})()
+	value, err := vm.run(ctx, r)
+	switch {
+	case r.wants != "":
+		return &needSlot{r.wants}
+	case ctx.Err() != nil:
+		// Stopped in the middle of something: not to be used again.
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return Error(fmt.Sprintf("ERR script %s took more than %v and was stopped; nothing of it has happened", r.script.sha, scriptTimeMax)).stopped()
+		}
+		return Error("ERR Error running script: Script killed by user with SCRIPT KILL...").stopped()
+	case err != nil:
+		all.giveBack(vm)
+		return err
+	}
+	writeLua(reply, value, 0)
+	all.giveBack(vm)
+	return nil
+}
+
+// stopped is an error of a script that did not end by itself.
+func (e Error) stopped() error { return errors.Join(e, &stoppedScript{string(e)}) }
+
+// interpreter takes one that is idle, or makes one.
+func (s *scripts) interpreter() *interpreter {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.idle); n > 0 {
+		vm := s.idle[n-1]
+		s.idle = s.idle[:n-1]
+		return vm
+	}
+	return newInterpreter()
+}
+
+func (s *scripts) giveBack(vm *interpreter) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.idle) < idleMax {
+		s.idle = append(s.idle, vm)
+		return
+	}
+	vm.close()
+}
+
+// begin notes that a script runs. The function it returns notes the end.
+func (s *scripts) begin(r *runningScript) func() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running[r] = struct{}{}
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.running, r)
+	}
+}
+
+func (s *scripts) init() {
+	s.bySHA, s.running = map[string]*script{}, map[*runningScript]struct{}{}
+}
+
+func (s *scripts) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, vm := range s.idle {
+		vm.close()
+	}
+	s.idle = nil
+}
+
+func scriptLoad(c *Conn, args [][]byte) error {
+	s, err := c.server.scripts.compile(args[2])
+	if err != nil {
+		return err
+	}
+	c.reply.BulkString(s.sha)
+	return nil
+}
+
+func scriptExists(c *Conn, args [][]byte) error {
+	c.reply.Array(len(args) - 2)
+	for _, a := range args[2:] {
+		n := int64(0)
+		if c.server.scripts.find(string(appendLower(nil, a))) != nil {
+			n = 1
+		}
+		c.reply.Int(n)
+	}
+	return nil
+}
+
+func scriptFlush(c *Conn, args [][]byte) error {
+	if len(args) > 3 || len(args) == 3 && !equalFold(args[2], "sync") && !equalFold(args[2], "async") {
+		return Error("ERR SCRIPT FLUSH only support SYNC|ASYNC option")
+	}
+	s := &c.server.scripts
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.bySHA, s.order, s.bytes = map[string]*script{}, nil, 0
+	c.reply.Simple("OK")
+	return nil
+}
+
+// scriptKill stops every script that runs. What they have written is undone, so
+// none is unkillable.
+func scriptKill(c *Conn, args [][]byte) error {
+	s := &c.server.scripts
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.running) == 0 {
+		return Error("NOTBUSY No scripts in execution right now.")
+	}
+	for r := range s.running {
+		r.stop()
+	}
+	c.reply.Simple("OK")
+	return nil
+}
+
+func scriptDebug(c *Conn, args [][]byte) error {
+	if equalFold(args[2], "no") {
+		c.reply.Simple("OK")
+		return nil
+	}
+	return Error("ERR Use SCRIPT DEBUG YES/SYNC/NO")
+}
+
+func scriptHelp(c *Conn, args [][]byte) error {
+	c.reply.help("SCRIPT",
+		"DEBUG (YES|SYNC|NO)",
+		"    Set the debug mode for subsequent scripts executed.",
+		"EXISTS <sha1> [<sha1> ...]",
+		"    Return information about the existence of the scripts in the script cache.",
+		"FLUSH [ASYNC|SYNC]",
+		"    Flush the Lua scripts cache. Very dangerous on replicas.",
+		"    When called without the optional mode argument, the behavior is determined by the",
+		"    lazyfree-lazy-user-flush configuration directive. Valid modes are:",
+		"    * ASYNC: Asynchronously flush the scripts cache.",
+		"    * SYNC: Synchronously flush the scripts cache.",
+		"KILL",
+		"    Kill the currently executing Lua script.",
+		"LOAD <script>",
+		"    Load a script into the scripts cache without executing it.")
+	return nil
+}

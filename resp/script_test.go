@@ -1,0 +1,138 @@
+package resp
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	lua "github.com/yuin/gopher-lua"
+)
+
+// Replies of redis-server 7.0.
+func TestScript(t *testing.T) {
+	c := dial(t, startServer(t))
+	sha := func(text string) string { return shaOf([]byte(text)) }
+	for _, row := range []struct {
+		text string
+		args string
+		want string
+	}{
+		{"return 1", "0", "1"},
+		{"return 3.99", "0", "3"},
+		{"return -3.99", "0", "-3"},
+		{"return 'a'", "0", "a"},
+		{"return true", "0", "1"},
+		{"return false", "0", "(nil)"},
+		{"return nil", "0", "(nil)"},
+		{"return {1,2,{3,'a'},nil,4}", "0", "[1 2 [3 a]]"},
+		{"return {err='MY err'}", "0", "MY err"},
+		{"return {ok='fine'}", "0", "fine"},
+		{"return {double=3.5}", "0", "3.5"},
+		{"return {KEYS[1],ARGV[1],#KEYS,#ARGV}", "1 k v", "[k v 1 1]"},
+		{"return redis.error_reply('ERR x')", "0", "ERR x"},
+		{"return redis.error_reply('boom')", "0", "ERR boom"},
+		{"return redis.status_reply('x')", "0", "x"},
+		{"return redis.sha1hex('')", "0", "da39a3ee5e6b4b0d3255bfef95601890afd80709"},
+		{"return _VERSION", "0", "Lua 5.1"},
+		{"x=1", "0", "ERR user_script:1: Attempt to modify a readonly table script: SHA, on @user_script:1."},
+		{"return x", "0", "ERR user_script:1: Script attempted to access nonexistent global variable 'x' script: SHA, on @user_script:1."},
+		{"error('boom')", "0", "ERR user_script:1: boom script: SHA, on @user_script:1."},
+		{"\n\nerror('boom')", "0", "ERR user_script:3: boom script: SHA, on @user_script:3."},
+		{"math.random=1", "0", "ERR user_script:1: Attempt to modify a readonly table script: SHA, on @user_script:1."},
+		{"return redis.call('nosuch')", "0", "ERR Unknown Redis command called from script script: SHA, on @user_script:1."},
+		{"return redis.call('multi')", "0", "ERR This Redis command is not allowed from script script: SHA, on @user_script:1."},
+		{"return redis.call()", "0", "ERR Please specify at least one argument for this redis lib call script: SHA, on @user_script:1."},
+		{"return redis.call('get',{})", "0", "ERR Lua redis lib command arguments must be strings or integers script: SHA, on @user_script:1."},
+		{"return redis.pcall('set','a')", "1 a", "ERR Wrong number of args calling Redis command from script"},
+		{"local e=redis.pcall('get') return e.err", "0", "ERR Wrong number of args calling Redis command from script"},
+		{"return redis.call('set',KEYS[1],ARGV[1])", "1 a 5", "OK"},
+		{"return redis.call('get','a')", "1 a", "5"},
+		{"return redis.call('get','a')", "0", "5"}, // no key named: the slot is that of the first it touches
+		{"return redis.call('get','b')", "1 a", "ERR Script attempted to access a non local key in a cluster node script: SHA, on @user_script:1."},
+		{"return redis.call('incr',KEYS[1])+redis.call('incr',KEYS[1])", "1 a", "13"},
+		{"redis.call('del',KEYS[1]) redis.call('lpush',KEYS[1],1) return redis.call('get',KEYS[1])", "1 l", "WRONGTYPE Operation against a key holding the wrong kind of value script: SHA, on @user_script:1."},
+		{"return redis.call('llen',KEYS[1])", "1 l", "1"}, // what a script did before it failed stays
+		{"return redis.call('get',KEYS[1])", "1 nosuch", "(nil)"},
+		{"return redis.call('get',KEYS[1]) == false", "1 nosuch", "1"},
+		{"#!lua flags=no-writes\nreturn redis.call('set',KEYS[1],1)", "1 a", "ERR Write commands are not allowed from read-only scripts. script: SHA, on @user_script:2."},
+		{"return cjson.encode({1,2,'x',{a=true}})", "0", `[1,2,"x",{"a":true}]`},
+		{`return cjson.decode('{"a":[1,2,{"b":"\\u00e9"}],"n":null}').a[3].b`, "0", "é"},
+		{"return cjson.encode(cjson.decode('[null,1.5,-2e3]'))", "0", "[null,1.5,-2000]"},
+		{"return tostring(cjson.decode('null') == cjson.null)", "0", "true"},
+		{"return bit.band(0xff, 0x0f) + bit.lshift(1, 4) + bit.bnot(0)", "0", "30"},
+		{"return bit.tohex(255, 4)", "0", "00ff"},
+		{"return {struct.unpack('>Ih', struct.pack('>Ih', 1, -2))}", "0", "[1 -2 7]"},
+		{"return struct.size('!4 b i')", "0", "8"},
+		{"return {struct.unpack('s', 'abc\\0def')}", "0", "[abc 5]"},
+		{"return math.floor(math.random()) ", "0", "0"},
+		{"local f=loadstring('y=1') return tostring(pcall(f))", "0", "false"},
+		{"return table.concat({'a','b'},',')", "0", "a,b"},
+		{"return string.rep('x', 1e9)", "0", "ERR user_script:1: resulting string too large script: SHA, on @user_script:1."},
+	} {
+		want := strings.ReplaceAll(row.want, "SHA", sha(row.text))
+		words := append([]string{"EVAL", row.text}, strings.Fields(row.args)...)
+		if got := c.do(words...); got != want {
+			t.Errorf("%q %s:\n got %q\nwant %q", row.text, row.args, got, want)
+		}
+	}
+	for _, row := range [][2]string{
+		{"EVALSHA ffffffffffffffffffffffffffffffffffffffff 0", "NOSCRIPT No matching script. Please use EVAL."},
+		{"EVAL x x", "ERR value is not an integer or out of range"},
+		{"EVAL x 5 a", "ERR Number of keys can't be greater than number of args"},
+		{"EVAL x -1", "ERR Number of keys can't be negative"},
+		{"SCRIPT LOAD return", sha("return")},
+		{"EVALSHA " + sha("return") + " 0", "(nil)"},
+		{"SCRIPT EXISTS " + sha("return") + " a", "[1 0]"},
+		{"SCRIPT KILL", "NOTBUSY No scripts in execution right now."},
+		{"SCRIPT FLUSH x", "ERR SCRIPT FLUSH only support SYNC|ASYNC option"},
+		{"SCRIPT FLUSH", "OK"},
+		{"SCRIPT EXISTS " + sha("return"), "[0]"},
+	} {
+		c.check(row)
+	}
+	require.Equal(t, "ERR Write commands are not allowed from read-only scripts. script: "+sha("redis.call('set','a',1)")+", on @user_script:1.",
+		c.do("EVAL_RO", "redis.call('set','a',1)", "1", "a"))
+}
+
+// A script that is stopped has done nothing, and the next ones run.
+func TestScriptIsStopped(t *testing.T) {
+	s := startServer(t)
+	c, other := dial(t, s), dial(t, s)
+	c.send("EVAL", "redis.call('set',KEYS[1],1) while true do pcall(function() while true do end end) end", "1", "a")
+	require.Eventually(t, func() bool { return other.do("SCRIPT KILL") == "OK" }, 5*time.Second, time.Millisecond)
+	require.Equal(t, "ERR Error running script: Script killed by user with SCRIPT KILL...", c.read())
+	require.Equal(t, "(nil)", c.do("GET a"))
+	require.Equal(t, "1", c.do("EVAL", "return 1", "0"))
+}
+
+func TestScriptInTransaction(t *testing.T) {
+	c := dial(t, startServer(t))
+	c.check([2]string{"MULTI", "OK"}, [2]string{"SET a 1", "QUEUED"})
+	require.Equal(t, "QUEUED", c.do("EVAL", "return redis.call('incr',KEYS[1])", "1", "a"))
+	require.Equal(t, "[OK 2]", c.do("EXEC"))
+}
+
+func FuzzScriptLibraries(f *testing.F) {
+	for _, s := range []string{`{"a":[1,2.5e3,"x\u00e9\ud83d\ude00"],"b":null}`, "!4bhi>Ids", "[[[[[[", `"\u12`, "c0", "i99", ""} {
+		f.Add(s, "abc\x00def")
+	}
+	vm := newInterpreter()
+	defer vm.close()
+	L := vm.state
+	f.Fuzz(func(t *testing.T, text, data string) {
+		for _, call := range []struct{ lib, name string }{{"cjson", "decode"}, {"struct", "pack"}, {"struct", "unpack"}, {"struct", "size"}} {
+			lib := L.G.Global.RawGetString(call.lib)
+			fn := L.GetField(lib, call.name)
+			L.Push(fn)
+			n := 1
+			L.Push(lua.LString(text))
+			if call.lib == "struct" && call.name != "size" {
+				L.Push(lua.LString(data))
+				n = 2
+			}
+			L.PCall(n, -1, nil)
+			L.SetTop(0)
+		}
+	})
+}

@@ -1,0 +1,432 @@
+package resp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+
+	"github.com/slotmesh/slotmesh"
+	lua "github.com/yuin/gopher-lua"
+)
+
+// interpreter is a Lua state in which scripts run one after the other. What a
+// script could change for the next one, the globals and the libraries, is behind
+// tables that cannot be written.
+type interpreter struct {
+	state   *lua.LState
+	env     *lua.LTable // what scripts see as their globals
+	globals *lua.LTable // what is behind it
+	handler *lua.LFunction
+	current *scriptRun // runs now
+	random  *rand.Rand
+}
+
+const (
+	luaStackMax    = 1 << 20 // values of one script; more is an error of the script
+	luaCallsMax    = 200     // calls within each other, as many as Lua allows C functions
+	luaStringMax   = 64 << 20
+	luaReplyNested = 128 // tables within each other in a reply
+)
+
+func newInterpreter() *interpreter {
+	vm := &interpreter{}
+	L := lua.NewState(lua.Options{SkipOpenLibs: true, CallStackSize: 16 * luaCallsMax, RegistrySize: 1 << 10, RegistryMaxSize: luaStackMax, RegistryGrowStep: 1 << 10, MinimizeStackMemory: true})
+	vm.state = L
+	for name, open := range map[string]lua.LGFunction{lua.BaseLibName: lua.OpenBase, lua.TabLibName: lua.OpenTable, lua.StringLibName: lua.OpenString, lua.MathLibName: lua.OpenMath, lua.CoroutineLibName: lua.OpenCoroutine} {
+		L.Push(L.NewFunction(open))
+		L.Push(lua.LString(name))
+		L.Call(1, 0)
+	}
+	g := L.G.Global
+	for _, name := range []string{"dofile", "loadfile", "print", "module", "require", "getfenv", "setfenv", "newproxy", "_printregs", "_GOPHER_LUA_VERSION"} {
+		g.RawSetString(name, lua.LNil)
+	}
+	g.RawSetString("_VERSION", lua.LString("Lua 5.1"))
+	vm.openMath()
+	vm.openString()
+	g.RawSetString("cjson", newCJSON(L))
+	g.RawSetString("bit", newBit(L))
+	g.RawSetString("struct", newStruct(L))
+	g.RawSetString("redis", vm.newRedis())
+	vm.seal()
+	vm.handler = L.NewFunction(vm.onError)
+	return vm
+}
+
+func (vm *interpreter) close() { vm.state.Close() }
+
+// seal puts the libraries and the globals behind tables that cannot be written.
+func (vm *interpreter) seal() {
+	L := vm.state
+	g := L.G.Global
+	vm.globals = g
+	readOnly := func(behind *lua.LTable, index lua.LValue) *lua.LTable {
+		front, meta := L.NewTable(), L.NewTable()
+		meta.RawSetString("__index", index)
+		meta.RawSetString("__newindex", L.NewFunction(func(L *lua.LState) int {
+			L.RaiseError("Attempt to modify a readonly table")
+			return 0
+		}))
+		meta.RawSetString("__metatable", lua.LFalse)
+		front.Metatable = meta
+		return front
+	}
+	g.ForEach(func(k, v lua.LValue) {
+		if t, ok := v.(*lua.LTable); ok && k.String() != "_G" {
+			g.RawSet(k, readOnly(t, t))
+		}
+	})
+	if meta, ok := L.GetMetatable(lua.LString("")).(*lua.LTable); ok {
+		meta.RawSetString("__metatable", lua.LFalse)
+	}
+	missing := L.NewFunction(func(L *lua.LState) int {
+		name := L.Get(2)
+		if v := g.RawGet(name); v != lua.LNil {
+			L.Push(v)
+			return 1
+		}
+		L.RaiseError("Script attempted to access nonexistent global variable '%s'", name.String())
+		return 0
+	})
+	vm.env = readOnly(g, missing)
+	g.RawSetString("_G", vm.env)
+	load := g.RawGetString("loadstring")
+	wrap := func(inner lua.LValue) *lua.LFunction {
+		return L.NewFunction(func(L *lua.LState) int {
+			n := L.GetTop()
+			L.Push(inner)
+			for i := 1; i <= n; i++ {
+				L.Push(L.Get(i))
+			}
+			L.Call(n, lua.MultRet)
+			if f, ok := L.Get(n + 1).(*lua.LFunction); ok && !f.IsG {
+				f.Env = vm.env
+			}
+			return L.GetTop() - n
+		})
+	}
+	g.RawSetString("loadstring", wrap(load))
+	g.RawSetString("load", wrap(g.RawGetString("load")))
+}
+
+// openMath makes random numbers start the same in each script, as in Redis.
+func (vm *interpreter) openMath() {
+	L := vm.state
+	m := L.G.Global.RawGetString("math").(*lua.LTable)
+	m.RawSetString("randomseed", L.NewFunction(func(L *lua.LState) int {
+		vm.random = rand.New(rand.NewPCG(uint64(L.CheckInt64(1)), 0))
+		return 0
+	}))
+	m.RawSetString("random", L.NewFunction(func(L *lua.LState) int {
+		low, high := int64(1), int64(0)
+		switch L.GetTop() {
+		case 0:
+			L.Push(lua.LNumber(vm.random.Float64()))
+			return 1
+		case 1:
+			high = L.CheckInt64(1)
+		default:
+			low, high = L.CheckInt64(1), L.CheckInt64(2)
+		}
+		if low > high {
+			L.RaiseError("bad argument #%d to 'random' (interval is empty)", L.GetTop())
+		}
+		L.Push(lua.LNumber(low + vm.random.Int64N(high-low+1)))
+		return 1
+	}))
+}
+
+// openString bounds what one call can make of nothing.
+func (vm *interpreter) openString() {
+	L := vm.state
+	s := L.G.Global.RawGetString("string").(*lua.LTable)
+	s.RawSetString("dump", lua.LNil)
+	s.RawSetString("rep", L.NewFunction(func(L *lua.LState) int {
+		text, n := L.CheckString(1), max(0, L.CheckInt(2))
+		if len(text) > 0 && n > luaStringMax/len(text) {
+			L.RaiseError("resulting string too large")
+		}
+		L.Push(lua.LString(strings.Repeat(text, n)))
+		return 1
+	}))
+}
+
+// scriptError is an error that a script has raised, as a table: err is the text,
+// where is where it came from.
+func (vm *interpreter) onError(L *lua.LState) int {
+	err := L.Get(1)
+	t, ok := err.(*lua.LTable)
+	if !ok {
+		t = L.NewTable()
+		t.RawSetString("err", lua.LString("ERR "+err.String()))
+	}
+	for level := 1; ; level++ {
+		d, ok := L.GetStack(level)
+		if !ok {
+			break
+		}
+		if _, e := L.GetInfo("Sl", d, lua.LNil); e == nil && d.What != "G" && d.CurrentLine > 0 {
+			t.RawSetString("line", lua.LNumber(d.CurrentLine))
+			break
+		}
+	}
+	L.Push(t)
+	return 1
+}
+
+// run runs a script and returns its value.
+func (vm *interpreter) run(ctx context.Context, r *scriptRun) (lua.LValue, error) {
+	L := vm.state
+	vm.current = r
+	vm.random = rand.New(rand.NewPCG(0, 0))
+	vm.globals.RawSetString("KEYS", stringTable(L, r.keys))
+	vm.globals.RawSetString("ARGV", stringTable(L, r.argv))
+	L.SetContext(ctx)
+	defer L.RemoveContext()
+	defer L.SetTop(0)
+	f := L.NewFunctionFromProto(r.script.proto)
+	f.Env = vm.env
+	L.Push(f)
+	if err := L.PCall(0, 1, vm.handler); err != nil {
+		return nil, r.failed(err)
+	}
+	return L.Get(-1), nil
+}
+
+func stringTable(L *lua.LState, items []string) *lua.LTable {
+	t := L.CreateTable(len(items), 0)
+	for _, s := range items {
+		t.Append(lua.LString(s))
+	}
+	return t
+}
+
+// failed is the reply for an error of a script: its text, the script, the line.
+func (r *scriptRun) failed(err error) error {
+	var api *lua.ApiError
+	if !errors.As(err, &api) {
+		return Error("ERR " + oneLine(err.Error()))
+	}
+	t, ok := api.Object.(*lua.LTable)
+	if !ok {
+		return Error("ERR " + oneLine(api.Object.String()))
+	}
+	text := lua.LVAsString(t.RawGetString("err"))
+	if text == "" {
+		text = "ERR unknown error"
+	}
+	if line, ok := t.RawGetString("line").(lua.LNumber); ok {
+		text = fmt.Sprintf("%s script: %s, on @user_script:%d.", text, r.script.sha, int(line))
+	}
+	return Error(oneLine(text))
+}
+
+// newRedis is the library "redis".
+func (vm *interpreter) newRedis() *lua.LTable {
+	L := vm.state
+	t := L.NewTable()
+	function := func(name string, f lua.LGFunction) { t.RawSetString(name, L.NewFunction(f)) }
+	function("call", func(L *lua.LState) int { return vm.redisCall(L, true) })
+	function("pcall", func(L *lua.LState) int { return vm.redisCall(L, false) })
+	function("sha1hex", func(L *lua.LState) int {
+		if L.GetTop() != 1 {
+			L.RaiseError("wrong number of arguments")
+		}
+		L.Push(lua.LString(shaOf([]byte(lua.LVAsString(L.Get(1))))))
+		return 1
+	})
+	function("error_reply", func(L *lua.LState) int {
+		text := L.CheckString(1)
+		if strings.HasPrefix(text, "-") {
+			text = text[1:]
+		} else if !strings.Contains(text, " ") {
+			text = "ERR " + text
+		}
+		L.Push(singleField(L, "err", text))
+		return 1
+	})
+	function("status_reply", func(L *lua.LState) int {
+		L.Push(singleField(L, "ok", L.CheckString(1)))
+		return 1
+	})
+	function("setresp", func(L *lua.LState) int {
+		n := L.CheckInt(1)
+		if n != 2 && n != 3 {
+			L.RaiseError("RESP version must be 2 or 3.")
+		}
+		vm.current.proto = n
+		return 0
+	})
+	function("log", func(L *lua.LState) int {
+		if L.GetTop() < 2 {
+			L.RaiseError("redis.log() requires two arguments or more.")
+		}
+		var words []string
+		for i := 2; i <= L.GetTop(); i++ {
+			words = append(words, lua.LVAsString(L.Get(i)))
+		}
+		vm.current.conn.server.log.Info("script", "text", strings.Join(words, " "))
+		return 0
+	})
+	nothing := func(L *lua.LState) int { return 0 }
+	function("set_repl", nothing)
+	function("breakpoint", nothing)
+	function("debug", nothing)
+	function("replicate_commands", func(L *lua.LState) int {
+		L.Push(lua.LTrue)
+		return 1
+	})
+	function("acl_check_cmd", func(L *lua.LState) int {
+		if vm.current.conn.server.table.byName[strings.ToLower(L.CheckString(1))] == nil {
+			L.RaiseError("Invalid command passed to redis.acl_check_cmd()")
+		}
+		L.Push(lua.LTrue)
+		return 1
+	})
+	for name, n := range map[string]int{"LOG_DEBUG": 0, "LOG_VERBOSE": 1, "LOG_NOTICE": 2, "LOG_WARNING": 3, "REPL_NONE": 0, "REPL_AOF": 1, "REPL_SLAVE": 2, "REPL_REPLICA": 2, "REPL_ALL": 3, "REDIS_VERSION_NUM": versionNumber} {
+		t.RawSetString(name, lua.LNumber(n))
+	}
+	t.RawSetString("REDIS_VERSION", lua.LString(versionText))
+	return t
+}
+
+// What the server says that it is.
+const (
+	versionText   = "7.0.15"
+	versionNumber = 7<<16 | 0<<8 | 15
+)
+
+func singleField(L *lua.LState, name, value string) *lua.LTable {
+	t := L.NewTable()
+	t.RawSetString(name, lua.LString(value))
+	return t
+}
+
+// redisCall is redis.call and redis.pcall.
+func (vm *interpreter) redisCall(L *lua.LState, raise bool) int {
+	args := make([][]byte, L.GetTop())
+	for i := range args {
+		switch v := L.Get(i + 1).(type) {
+		case lua.LString:
+			args[i] = []byte(v)
+		case lua.LNumber:
+			args[i] = []byte(luaNumberText(float64(v)))
+		default:
+			return vm.callFailed(L, raise, "ERR Lua redis lib command arguments must be strings or integers")
+		}
+	}
+	if len(args) == 0 {
+		return vm.callFailed(L, raise, "ERR Please specify at least one argument for this redis lib call")
+	}
+	reply, err := vm.current.command(args)
+	if err != nil {
+		if vm.current.wants != "" {
+			vm.current.stop() // pcall does not stop it from unwinding
+			L.RaiseError("needs a slot")
+		}
+		return vm.callFailed(L, raise, vm.current.conn.server.errorText(err))
+	}
+	value, rest := readLua(L, reply)
+	if len(rest) > 0 {
+		return vm.callFailed(L, raise, "ERR a command has more than one reply")
+	}
+	if t, ok := value.(*lua.LTable); ok && raise {
+		if text, ok := t.RawGetString("err").(lua.LString); ok && len(reply) > 0 && reply[0] == '-' {
+			return vm.callFailed(L, true, string(text))
+		}
+	}
+	L.Push(value)
+	return 1
+}
+
+func (vm *interpreter) callFailed(L *lua.LState, raise bool, text string) int {
+	t := singleField(L, "err", text)
+	if raise {
+		L.Error(t, 0)
+	}
+	L.Push(t)
+	return 1
+}
+
+// luaNumberText is how a number travels as an argument: whole ones without a
+// fraction.
+func luaNumberText(f float64) string {
+	if f == math.Trunc(f) && math.Abs(f) < 1e17 {
+		return strconv.FormatInt(int64(f), 10)
+	}
+	return formatG(f, 17)
+}
+
+// command runs a command of a script, and returns its reply in the protocol that
+// the script has chosen.
+func (r *scriptRun) command(args [][]byte) ([]byte, error) {
+	c := r.conn
+	command := c.server.table.byName[string(appendLower(nil, args[0]))]
+	if command == nil {
+		return nil, Error("ERR Unknown Redis command called from script")
+	}
+	command, err := c.server.table.lookup(args)
+	switch {
+	case err != nil && command == nil && strings.HasPrefix(err.Error(), "ERR wrong number"):
+		return nil, Error("ERR Wrong number of args calling Redis command from script")
+	case err != nil:
+		return nil, err
+	case command.has(NoScript) || command.Run == nil && !scriptMayCall(command):
+		return nil, Error("ERR This Redis command is not allowed from script")
+	case r.readOnly && command.has(Write):
+		return nil, Error("ERR Write commands are not allowed from read-only scripts.")
+	case command.Run == nil:
+		return r.keyless(command, args)
+	}
+	at, err := command.keys(nil, args)
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range at {
+		switch {
+		case r.tx == nil:
+			r.wants = string(args[i])
+			return nil, errNoSuchKey
+		case slotmesh.KeySlot(string(args[i])) != r.tx.Slot():
+			return nil, Error("ERR Script attempted to access a non local key in a cluster node")
+		}
+	}
+	c.trackArgs(command, args)
+	var reply Reply
+	reply.setProto(r.proto)
+	call := Call{Tx: r.tx, Args: args, Reply: &reply, command: command, conn: c}
+	if err := command.Run(&call); err != nil {
+		return nil, err
+	}
+	if call.wait != nil {
+		call.wait.refuse(&reply)
+	}
+	return reply.bytes(), nil
+}
+
+// scriptMayCall reports whether a command without keys may run while the slot's
+// lock is held: those that wait or look at other slots may not.
+func scriptMayCall(c *Command) bool {
+	switch c.fullName() {
+	case "time", "ping", "echo", "publish", "select", "lolwut":
+		return true
+	}
+	return false
+}
+
+// keyless runs a command of the connection, with its reply set apart.
+func (r *scriptRun) keyless(command *Command, args [][]byte) ([]byte, error) {
+	c := r.conn
+	outer := c.reply
+	c.reply = Reply{}
+	c.reply.setProto(r.proto)
+	defer func() { c.reply = outer }()
+	if err := command.Conn(c, args); err != nil {
+		return nil, err
+	}
+	return c.reply.bytes(), nil
+}
