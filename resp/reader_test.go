@@ -532,7 +532,7 @@ func TestRandomCommandsSurviveAnyCut(t *testing.T) {
 		var in strings.Builder
 		want := stream{err: "EOF"}
 		for range 1 + rng.IntN(20) {
-			command := randomCommand(rng)
+			command := someCommand(rng)
 			want.commands = append(want.commands, command)
 			if rng.IntN(2) == 0 {
 				in.WriteString(arrayOf(command...))
@@ -552,7 +552,7 @@ func TestRandomCommandsSurviveAnyCut(t *testing.T) {
 	}
 }
 
-func randomCommand(rng *rand.Rand) []string {
+func someCommand(rng *rand.Rand) []string {
 	command := make([]string, 1+rng.IntN(5))
 	for i := range command {
 		arg := make([]byte, rng.IntN(1<<rng.IntN(9)))
