@@ -99,6 +99,9 @@ func decimalLongDouble(digits string, exp int) (*big.Float, bool) {
 	if magnitude := len(digits) + exp; magnitude > 4934 || magnitude < -4952 {
 		return nil, false // so large a power is not worth its memory
 	}
+	if len(digits) <= smallDigits && -smallDigits <= exp && exp <= 0 {
+		return smallLongDouble(digits, -exp), true
+	}
 	n, _ := new(big.Int).SetString(digits, 10)
 	power := new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(max(exp, -exp))), nil)
 	if exp >= 0 {
@@ -106,6 +109,21 @@ func decimalLongDouble(digits string, exp int) (*big.Float, bool) {
 	}
 	var a, b big.Float // of as many digits as it takes
 	return checkLongDouble(newLongDouble().Quo(a.SetInt(n), b.SetInt(power)))
+}
+
+// smallDigits is how many decimal digits a long double holds exactly.
+const smallDigits = 19
+
+// smallLongDouble is digits/10^places: one division of what is exact, without
+// numbers of any length.
+func smallLongDouble(digits string, places int) *big.Float {
+	n, _ := strconv.ParseUint(digits, 10, 64)
+	power := uint64(1)
+	for range places {
+		power *= 10
+	}
+	var a, b big.Float
+	return newLongDouble().Quo(a.SetUint64(n), b.SetUint64(power))
 }
 
 // hexLongDouble is digits·2^exp.

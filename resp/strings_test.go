@@ -384,6 +384,9 @@ func TestLongDoublesAreReadToTheLastDigit(t *testing.T) {
 		{"0.1", "0x.cccccccccccccccdp-3"},
 		{"18446744073709551615", "0x.ffffffffffffffffp+64"},
 		{"18446744073709551617", "0x.8p+65"}, // half way: to the even one
+		{"9999999999999999999", "0x.8ac7230489e7ffffp+64"},
+		{"0.9999999999999999999", "0x.fffffffffffffffep+0"},
+		{"12.34", "0x.c570a3d70a3d70a4p+4"},
 		{"-0x1.fp4", "-0x.f8p+5"},
 		{"inf", "+Inf"},
 	} {
