@@ -58,6 +58,8 @@ func lpEntryOf(e any) []byte {
 	switch e := e.(type) {
 	case int:
 		return withBackLength(lpIntOf(int64(e)))
+	case int64:
+		return withBackLength(lpIntOf(e))
 	case string:
 		return withBackLength(slices.Concat(lpHeadOf(len(e)), []byte(e)))
 	default:
@@ -132,6 +134,8 @@ func zlEntryOf(e any) []byte {
 	switch e := e.(type) {
 	case int:
 		return zlIntOf(int64(e))
+	case int64:
+		return zlIntOf(e)
 	case string:
 		return slices.Concat(zlHeadOf(len(e)), []byte(e))
 	default:

@@ -125,7 +125,7 @@ func (p *parser) plain(c *cursor) error {
 	p.reserve(n * each)
 	for range n * each {
 		at := c.pos
-		s, err := p.str(c, p.noun())
+		s, err := p.str(c, p.due())
 		if err != nil {
 			return err
 		}
@@ -145,7 +145,7 @@ func (p *parser) scored(c *cursor, least int, score func(*cursor) (float64, erro
 	p.reserve(2 * n)
 	for range n {
 		at := c.pos
-		s, err := p.str(c, p.noun())
+		s, err := p.str(c, p.due())
 		if err != nil {
 			return err
 		}
@@ -426,7 +426,21 @@ func (p *parser) member(i int) []byte {
 	}
 }
 
-// noun, nouns and partner name the elements of the kind in errors.
+// due names what the next entry is; noun, nouns and partner name the elements of
+// the kind. They are for errors.
+func (p *parser) due() string {
+	switch {
+	case p.half:
+		return "a value" // scores are read as such
+	case p.value.Kind == List:
+		return "an element"
+	case p.value.Kind == Hash:
+		return "a field"
+	default:
+		return "a member"
+	}
+}
+
 func (p *parser) noun() string {
 	switch p.value.Kind {
 	case List:

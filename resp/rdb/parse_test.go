@@ -12,7 +12,7 @@ import (
 
 // widths are integers at the edges of every width of a ziplist and a listpack.
 var widths = []any{0, 12, 13, -1, 127, 128, -128, -129, 4095, -4096, 4096, 32767, -32768, 32768, 8388607, -8388608, 8388608,
-	math.MaxInt32, math.MinInt32, math.MaxInt32 + 1, math.MaxInt64, math.MinInt64}
+	math.MaxInt32, math.MinInt32, int64(math.MaxInt32 + 1), int64(math.MaxInt64), int64(math.MinInt64)}
 
 func widthTexts() []string {
 	return []string{"0", "12", "13", "-1", "127", "128", "-128", "-129", "4095", "-4096", "4096", "32767", "-32768", "32768", "8388607",
@@ -123,7 +123,7 @@ func malformed() map[string]struct {
 		"count that is a code":        {payload(raw(typeList, 0xC1, 0)), ErrFormat, 1, "the number of elements is the code of an encoding (1)"},
 		"count without elements":      {payload(raw(typeList, 3, 0)), ErrFormat, 1, "the number of elements is 3, more than the 1 bytes left can hold"},
 		"count of pairs":              {payload(raw(typeHash, 2, 0, 0, 0)), ErrFormat, 1, "the number of fields is 2, more than the 3 bytes left can hold"},
-		"last value cut":              {payload(raw(typeHash, 1, 1, 'f')), ErrFormat, 4, "field needs 1 byte"},
+		"last value cut":              {payload(raw(typeHash, 1, 1, 'f')), ErrFormat, 4, "a value needs 1 byte"},
 		"empty list":                  {payload(raw(typeList, 0)), ErrFormat, 2, "a list without elements"},
 		"empty set":                   {payload(raw(typeSet, 0)), ErrFormat, 2, "a set without members"},
 		"empty hash":                  {payload(raw(typeHash, 0)), ErrFormat, 2, "a hash without fields"},

@@ -3,11 +3,12 @@
 // files, the RDB version in two bytes and a CRC64 in eight.
 //
 // [Append] writes the plain encodings of RDB version 10, which every Redis
-// since 5.0 restores. [Parse] reads what any Redis up to 7.2 dumps: the plain
+// since 7.0 restores; older ones refuse the version. [Parse] reads what any Redis up to 7.2 dumps: the plain
 // encodings and the packed ones (ziplist, zipmap, intset, listpack, quicklist),
-// integers, and LZF. It is as strict as Redis is with sanitize-dump-payload yes,
-// and refuses what Redis takes but never writes: bytes after the value, and in
-// packed sorted sets scores that are no number.
+// integers, and LZF. It refuses what Redis refuses with sanitize-dump-payload yes,
+// and some of what Redis takes but never writes: values that run into version and
+// checksum or end before them, scores that are no number, packed collections
+// whose heads or lengths are not as Redis leaves them.
 //
 // The package is pure: no goroutine, no state between calls. All functions may
 // be called from several goroutines at once.
@@ -105,7 +106,7 @@ func (l Limits) withDefaults() Limits {
 }
 
 const (
-	versionWritten = 10 // of Redis 7.0; what Append writes has not changed since version 8
+	versionWritten = 10 // of Redis 7.0
 	versionRead    = 11 // of Redis 7.2; Redis refuses what is newer than itself, too
 	footerLen      = 2 + 8
 )
