@@ -90,5 +90,5 @@ func (r *Reply) help(command string, lines ...string) {
 		r.Simple(l)
 	}
 	r.Simple("HELP")
-	r.Simple("    Print this help.")
+	r.Simple("    Prints this help.")
 }
