@@ -3,10 +3,13 @@ package slotmesh
 import (
 	"bufio"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -14,10 +17,14 @@ import (
 // on demand and closed when they have been idle.
 
 const (
-	dataBufferMax  = 4 << 20          // bytes waiting for a connection; at the bound the next caller waits
-	dataIdle       = time.Minute      // without a call after which a connection is closed
-	dataWaitingMax = 512              // requests of one connection that wait at a time; at the bound it is read no further
-	dataWriteLimit = 30 * time.Second // for one write to get through
+	dataBufferMax    = 4 << 20               // bytes waiting for a connection; at the bound the next caller waits
+	dataIdle         = time.Minute           // without a call after which a connection is closed
+	dataWaitingMax   = 4096                  // requests of one connection that run or wait beside it; at the bound one more is told to try again
+	dataWaitingBytes = 64 << 20              // of all of them together; the same
+	dataChunk        = 256 << 10             // bytes that have to get through
+	dataWriteLimit   = 30 * time.Second      // within this time
+	dataSilenceMin   = 5 * time.Second       // see silence
+	dataDialPause    = 20 * time.Millisecond // after a dial that has failed: until then it fails at once
 )
 
 // errNotSent: the request has not left this node.
@@ -31,19 +38,25 @@ type dataConns struct {
 	n      *node
 	mu     sync.Mutex // guards what follows
 	conns  map[NodeID]*dataConn
-	dials  map[NodeID]*dataDial
+	dials  map[NodeID]*dataDial // under way, or failed just now
 	closed bool
 }
 
 type dataDial struct {
-	done chan struct{}
-	conn *dataConn
-	err  error
+	done  chan struct{}
+	conn  *dataConn
+	err   error
+	until time.Time // guarded by the lock of dataConns: what has failed counts until then
 }
 
 func newDataConns(n *node) *dataConns {
 	return &dataConns{n: n, conns: map[NodeID]*dataConn{}, dials: map[NodeID]*dataDial{}}
 }
+
+// silence is how long a node may answer nothing at all, a ping neither, before
+// its connection counts as dead: a firewall may have forgotten it, which nobody
+// tells.
+func (n *node) silence() time.Duration { return max(2*n.cfg.NodeTimeout, dataSilenceMin) }
 
 func (d *dataConns) close() {
 	d.mu.Lock()
@@ -63,7 +76,7 @@ func (d *dataConns) get(ctx context.Context, to NodeInfo) (*dataConn, error) {
 		return c, nil
 	}
 	dial := d.dials[to.ID]
-	if dial == nil {
+	if dial == nil || !dial.until.IsZero() && time.Now().After(dial.until) {
 		dial = &dataDial{done: make(chan struct{})}
 		d.dials[to.ID] = dial
 		d.n.wg.Go(func() { d.dial(to, dial) })
@@ -80,46 +93,116 @@ func (d *dataConns) get(ctx context.Context, to NodeInfo) (*dataConn, error) {
 func (d *dataConns) dial(to NodeInfo, dial *dataDial) {
 	dial.conn, dial.err = d.open(to)
 	d.mu.Lock()
-	delete(d.dials, to.ID)
 	if dial.err == nil {
+		delete(d.dials, to.ID)
 		d.conns[to.ID] = dial.conn
+	} else {
+		d.trim()
+		dial.until = time.Now().Add(dataDialPause)
 	}
 	d.mu.Unlock()
 	close(dial.done)
 }
 
+// clusterTag says in each request which cluster it comes from: a connection may
+// outlive what its two sides were when it began.
+func clusterTag(who *sender) uint64 { return binary.LittleEndian.Uint64(who.Cluster[:]) }
+
+// trim forgets the dials that have failed for nodes that nobody asks any more.
+func (d *dataConns) trim() {
+	for id, dial := range d.dials {
+		if !dial.until.IsZero() && time.Since(dial.until) > dataIdle {
+			delete(d.dials, id)
+		}
+	}
+}
+
+// forget removes a connection that has ended.
+func (d *dataConns) forget(c *dataConn) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.conns[c.peer] == c {
+		delete(d.conns, c.peer)
+	}
+}
+
 // open makes a connection of its own to a node.
 func (d *dataConns) open(to NodeInfo) (*dataConn, error) {
-	conn, theirs, err := d.n.dialNode(d.n.ctx, dest{wanted: wanted{ID: to.ID}, addr: to.Addr}, d.n.who.Load(), roleData)
+	who := d.n.who.Load()
+	conn, theirs, err := d.n.dialNode(d.n.ctx, dest{wanted: wanted{ID: to.ID}, addr: to.Addr}, who, roleData)
 	if err != nil {
 		return nil, err
 	}
-	if theirs.From.ID != to.ID {
-		d.n.hangUp(conn)
-		return nil, fmt.Errorf("slotmesh: at %s lives node %s, expected %s", to.Addr, theirs.From.ID.short(), to.ID.short())
+	switch {
+	case theirs.From.ID != to.ID:
+		err = fmt.Errorf("slotmesh: at %s lives node %s, expected %s", to.Addr, theirs.From.ID.short(), to.ID.short())
+	case theirs.From.Cluster != who.Cluster:
+		err = fmt.Errorf("slotmesh: node %s at %s is not in this cluster, or not yet", to.ID.short(), to.Addr)
 	}
-	c := &dataConn{n: d.n, conn: conn, peer: to.ID, calls: map[uint64]chan *response{}, wake: make(chan struct{}, 1), room: make(chan struct{}, 1), over: make(chan struct{})}
+	if err != nil {
+		d.n.hangUp(conn)
+		return nil, err
+	}
+	c := &dataConn{n: d.n, conn: &steadyConn{Conn: conn}, tracked: conn, peer: to.ID, calls: map[uint64]chan *response{}, wake: make(chan struct{}, 1),
+		over: make(chan struct{}), used: time.Now()}
+	c.conn.heard.Store(time.Now().UnixNano())
 	d.n.wg.Go(c.write)
 	d.n.wg.Go(c.read)
 	return c, nil
 }
 
+// steadyConn is a connection that is given time as long as bytes get through.
+type steadyConn struct {
+	net.Conn
+	idle  time.Duration // without a byte after which a read gives up; 0: never
+	set   time.Time     // when the limit of reads was set; the reader's alone
+	heard atomic.Int64  // Unix time in ns at which bytes came in last
+}
+
+func (c *steadyConn) Read(b []byte) (int, error) {
+	if now := time.Now(); c.idle > 0 && now.Sub(c.set) > c.idle/8 {
+		c.set = now
+		if err := c.SetReadDeadline(now.Add(c.idle)); err != nil {
+			return 0, err
+		}
+	}
+	n, err := c.Conn.Read(b)
+	c.heard.Store(time.Now().UnixNano())
+	return n, err
+}
+
+func (c *steadyConn) Write(b []byte) (n int, err error) {
+	for first := true; first || n < len(b); first = false {
+		if err := c.SetWriteDeadline(time.Now().Add(dataWriteLimit)); err != nil {
+			return n, err
+		}
+		wrote, err := c.Conn.Write(b[n:min(len(b), n+dataChunk)])
+		if n += wrote; err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
 // dataConn is the asking side of a connection.
 type dataConn struct {
-	n    *node
-	conn net.Conn
-	peer NodeID
-	wake chan struct{} // of the writer
-	room chan struct{} // of one who waits for the buffer
-	over chan struct{} // closed when the connection has ended
+	n       *node
+	conn    *steadyConn
+	tracked net.Conn // conn, as the node knows it
+	peer    NodeID
+	wake    chan struct{} // of the writer
+	over    chan struct{} // closed when the connection has ended
 
 	mu     sync.Mutex // guards what follows
 	calls  map[uint64]chan *response
 	nextID uint64
 	buf    []byte
+	room   chan struct{} // closed when the buffer is empty; nil: nobody waits for it
 	err    error
 	used   time.Time
 	ends   map[uint64]chan *dataDone // hand-overs that wait for an answer, by job
+	ping   bool                      // one is on its way, or will be, and has not been answered
+	pinged time.Time                 // when it had been written; zero: it has not
 }
 
 func (c *dataConn) ended() bool {
@@ -136,7 +219,7 @@ func (c *dataConn) call(ctx context.Context, q *request) (*response, error) {
 		return nil, err
 	}
 	c.nextID++
-	q.id = c.nextID
+	q.id, q.cluster = c.nextID, clusterTag(c.n.who.Load())
 	c.calls[q.id] = reply
 	c.used = time.Now()
 	c.buf = appendFrameOf(c.buf, frameRequest, q.append)
@@ -168,16 +251,13 @@ func (c *dataConn) reserve(ctx context.Context, size int) error {
 		if len(c.buf) == 0 || len(c.buf)+size <= dataBufferMax {
 			return nil
 		}
+		if c.room == nil {
+			c.room = make(chan struct{})
+		}
+		room := c.room
 		c.mu.Unlock()
 		select {
-		case <-c.room:
-			signal(c.room) // another one may be waiting too
-			select {
-			case <-c.over:
-			case <-ctx.Done():
-				return errors.Join(errNotSent, ctx.Err())
-			default:
-			}
+		case <-room:
 		case <-c.over:
 		case <-ctx.Done():
 			return errors.Join(errNotSent, ctx.Err())
@@ -206,10 +286,12 @@ func appendFrameOf(b []byte, kind byte, add func([]byte) []byte) []byte {
 	return b
 }
 
+// write sends what is queued, and looks from time to time whether the other side
+// is still there.
 func (c *dataConn) write() {
 	var spare []byte
-	idle := time.NewTimer(dataIdle)
-	defer idle.Stop()
+	look := time.NewTicker(c.n.silence() / 4)
+	defer look.Stop()
 	for {
 		select {
 		case <-c.wake:
@@ -218,49 +300,114 @@ func (c *dataConn) write() {
 		case <-c.n.ctx.Done():
 			c.end(ErrClosed)
 			return
-		case <-idle.C:
-			if c.isIdle() {
-				c.end(errors.New("slotmesh: idle"))
+		case <-look.C:
+			if err := c.lookAlive(time.Now()); err != nil {
+				c.end(err)
 				return
 			}
-			idle.Reset(dataIdle)
-			continue
 		}
-		c.mu.Lock()
-		buf := c.buf
-		c.buf = spare[:0]
-		c.mu.Unlock()
-		signal(c.room)
+		buf := c.takeBuffer(spare)
 		if len(buf) > 0 {
-			_ = c.conn.SetWriteDeadline(time.Now().Add(dataWriteLimit))
 			if _, err := c.conn.Write(buf); err != nil {
 				c.end(err)
 				return
 			}
 		}
+		c.wrote(time.Now())
 		if spare = buf; cap(spare) > 1<<20 {
 			spare = nil
 		}
 	}
 }
 
-func (c *dataConn) isIdle() bool {
+func (c *dataConn) takeBuffer(spare []byte) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.calls) == 0 && len(c.ends) == 0 && len(c.buf) == 0 && time.Since(c.used) >= dataIdle
+	buf := c.buf
+	c.buf = spare[:0]
+	if c.room != nil {
+		close(c.room)
+		c.room = nil
+	}
+	return buf
 }
+
+// wrote notes when a ping has left: what was queued before it may have taken
+// its time.
+func (c *dataConn) wrote(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ping && c.pinged.IsZero() {
+		c.pinged = now
+	}
+}
+
+// lookAlive asks the other side for a sign of life where an answer is due and
+// nothing comes, and returns an error if there was none, or if nobody has used
+// the connection for long.
+func (c *dataConn) lookAlive(now time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	quiet := now.Sub(time.Unix(0, c.conn.heard.Load()))
+	switch {
+	case len(c.calls) == 0 && len(c.ends) == 0 && len(c.buf) == 0:
+		c.ping, c.pinged = false, time.Time{}
+		if now.Sub(c.used) >= dataIdle {
+			return errors.New("slotmesh: idle")
+		}
+	case quiet < c.n.silence()/4:
+		c.ping, c.pinged = false, time.Time{}
+	case !c.ping:
+		c.ping = true
+		c.buf = appendFrameOf(c.buf, framePing, appendNothing)
+	case !c.pinged.IsZero() && now.Sub(c.pinged) >= c.n.silence() && quiet >= c.n.silence():
+		return fmt.Errorf("slotmesh: node %s has been silent for %v", c.peer.short(), quiet.Round(time.Millisecond))
+	}
+	return nil
+}
+
+func appendNothing(b []byte) []byte { return b }
 
 func (c *dataConn) read() {
 	r := bufio.NewReaderSize(c.conn, 64<<10)
 	for {
-		kind, payload, err := readFrame(r, c.n.replyLimits, nil)
-		if err == nil {
+		kind, payload, size, err := nextFrame(r, c.n.replyLimits)
+		switch {
+		case err != nil:
+		case size > 0:
+			err = c.tooLarge(kind, payload, size)
+		default:
 			err = c.handle(kind, payload)
 		}
 		if err != nil {
 			c.end(err)
 			return
 		}
+	}
+}
+
+// tooLarge is the end of a call whose reply this node does not take.
+func (c *dataConn) tooLarge(kind byte, beginning []byte, size int) error {
+	r := bulkReader{b: beginning}
+	p := response{id: r.uint(), status: status(r.byte()), outcome: Outcome(r.byte())}
+	if kind != frameReply || r.err != nil || p.outcome > Unknown {
+		return errBulk
+	}
+	if p.status == statusOK {
+		p.outcome = Executed
+	}
+	p.status, p.text = statusTooLarge, tooLong("reply", size, c.n.replyLimits(kind)).Error()
+	c.answered(&p)
+	return nil
+}
+
+func (c *dataConn) answered(p *response) {
+	c.mu.Lock()
+	reply := c.calls[p.id]
+	delete(c.calls, p.id)
+	c.mu.Unlock()
+	if reply != nil {
+		reply <- p
 	}
 }
 
@@ -271,13 +418,11 @@ func (c *dataConn) handle(kind byte, payload []byte) error {
 		if err != nil {
 			return err
 		}
+		c.answered(p)
+	case framePong:
 		c.mu.Lock()
-		reply := c.calls[p.id]
-		delete(c.calls, p.id)
+		c.ping, c.pinged = false, time.Time{}
 		c.mu.Unlock()
-		if reply != nil {
-			reply <- p
-		}
 	case frameDataDone:
 		d, err := decodeDataDone(payload)
 		if err != nil {
@@ -306,7 +451,8 @@ func (c *dataConn) end(err error) {
 	c.calls, c.ends = nil, nil
 	c.mu.Unlock()
 	close(c.over)
-	c.n.hangUp(c.conn)
+	c.n.hangUp(c.tracked)
+	c.n.data.forget(c)
 	for _, reply := range calls {
 		reply <- nil
 	}
@@ -325,9 +471,11 @@ const bulkOverhead = 2 << 20
 func (n *node) requestLimits(kind byte) int {
 	switch kind {
 	case frameRequest, frameData:
-		return n.cfg.MaxKey + txBytesPer*n.cfg.MaxValue + bulkOverhead
+		return n.engine.bytesMax() + bulkOverhead
 	case frameDataBegin, frameDataEnd:
 		return 1 << 20
+	case framePing:
+		return frameHeader
 	default:
 		return 0
 	}
@@ -339,23 +487,60 @@ func (n *node) replyLimits(kind byte) int {
 		return n.cfg.MaxValue + 64<<10
 	case frameDataDone:
 		return 64 << 10
+	case framePong:
+		return frameHeader
 	default:
 		return 0
 	}
 }
 
-// serveData answers requests and takes hand-overs on an accepted connection.
-func (n *node) serveData(conn net.Conn, h *hello) {
-	s := &dataServer{n: n, conn: conn, out: bufio.NewWriterSize(conn, 64<<10), waiting: make(chan struct{}, dataWaitingMax), from: h.From}
-	defer s.wg.Wait()
-	defer conn.Close()
-	if v := n.engine.view.Load(); h.To.ID != n.ID() || v.cluster != h.From.Cluster {
+// frameLargest is the most that a node may be configured to send: one whose
+// limits are higher than this one's is answered, not hung up on.
+const frameLargest = maxMaxKey + txBytesPer*maxMaxValue + bulkOverhead
+
+// nextFrame is readFrame. Of a frame that is larger than this node takes it
+// returns the beginning alone, which says whose it is, and its size.
+func nextFrame(r *bufio.Reader, limits frameLimits) (kind byte, payload []byte, size int, err error) {
+	header, err := r.Peek(frameHeader)
+	if err != nil {
+		return 0, nil, 0, err
+	}
+	length := int64(binary.BigEndian.Uint32(header))
+	kind = header[4]
+	if limit := int64(limits(kind)); limit == 0 || length+4 <= limit || length+4 > frameLargest {
+		kind, payload, err = readFrame(r, limits, nil)
+		return kind, payload, 0, err
+	}
+	_, _ = r.Discard(frameHeader)
+	payload = make([]byte, min(length-1, frameBeginning))
+	if _, err = io.ReadFull(r, payload); err == nil {
+		_, err = r.Discard(int(length) - 1 - len(payload))
+	}
+	return kind, payload, int(length) + 4, err
+}
+
+const frameBeginning = 32 // bytes: more than a number, a status and an outcome
+
+// serveData answers requests and takes hand-overs on an accepted connection. who
+// is what this node has said that it is.
+func (n *node) serveData(conn net.Conn, who *sender, h *hello) {
+	if h.To.ID != who.ID || h.From.Cluster != who.Cluster {
 		return // it looks for another node, or comes from another cluster
 	}
-	r := bufio.NewReaderSize(conn, 64<<10)
+	ctx, cancel := context.WithCancel(n.ctx)
+	steady := &steadyConn{Conn: conn, idle: 2 * dataIdle}
+	s := &dataServer{n: n, ctx: ctx, conn: steady, out: bufio.NewWriterSize(steady, 64<<10), from: h.From}
+	defer s.wg.Wait()
+	defer conn.Close()
+	defer cancel()
+	r := bufio.NewReaderSize(steady, 64<<10)
 	for {
-		kind, payload, err := readFrame(r, n.requestLimits, nil)
-		if err == nil {
+		kind, payload, size, err := nextFrame(r, n.requestLimits)
+		switch {
+		case err != nil:
+		case size > 0:
+			err = s.tooLarge(kind, payload, size)
+		default:
 			err = s.handle(kind, payload)
 		}
 		if err == nil && r.Buffered() == 0 {
@@ -368,14 +553,21 @@ func (n *node) serveData(conn net.Conn, h *hello) {
 	}
 }
 
+// dataServer is the answering side of a connection. Its reader answers at once
+// what it can answer at once; what may take its time runs beside it, so that a
+// command that computes for long holds back no call on another slot.
 type dataServer struct {
-	n       *node
-	conn    net.Conn
-	from    sender
-	waiting chan struct{}
-	wg      sync.WaitGroup
+	n    *node
+	ctx  context.Context // over when the connection is
+	conn net.Conn
+	from sender
+	wg   sync.WaitGroup
 
-	mu  sync.Mutex // guards out
+	waitMu  sync.Mutex // guards what follows
+	waiting int        // requests that run or wait beside the reader
+	bytes   int        // of them all
+
+	mu  sync.Mutex // guards what follows
 	out *bufio.Writer
 	buf []byte
 }
@@ -387,7 +579,9 @@ func (s *dataServer) handle(kind byte, payload []byte) error {
 		if err != nil {
 			return err
 		}
-		s.answer(q)
+		s.answer(q, len(payload))
+	case framePing:
+		s.write(framePong, appendNothing)
 	case frameDataBegin:
 		job, slots, err := decodeDataBegin(payload)
 		if err != nil {
@@ -410,39 +604,78 @@ func (s *dataServer) handle(kind byte, payload []byte) error {
 	return nil
 }
 
-// answer runs a request at once, or in a goroutine of its own if it has to wait.
-func (s *dataServer) answer(q *request) {
+// tooLarge refuses what this node does not take.
+func (s *dataServer) tooLarge(kind byte, beginning []byte, size int) error {
+	r := bulkReader{b: beginning}
+	id, err := r.uint(), tooLong("frame", size, s.n.requestLimits(kind))
+	switch {
+	case r.err != nil:
+		return r.err
+	case kind == frameRequest:
+		s.reply(&request{id: id}, nil, false, err)
+	case kind == frameData:
+		s.n.jobs.refuse(s, id, err)
+	default:
+		return err
+	}
+	return nil
+}
+
+// answer runs a request, beside the reader if it may take its time.
+func (s *dataServer) answer(q *request, bytes int) {
+	if q.cluster != clusterTag(s.n.who.Load()) {
+		s.reply(q, nil, false, fmt.Errorf("%w: this node is not in the cluster of the one that asks, or not yet", ErrTryAgain))
+		return
+	}
 	if q.op == opPublish {
 		if len(q.args) == 2 {
 			s.n.pubSub.deliver(string(q.args[0]), q.args[1])
 		}
 		return
 	}
-	if q.op != opHandOff {
-		value, ran, err := s.n.engine.runOp(s.n.ctx, q, waitNot)
+	if q.op != opHandOff && q.op != opDo {
+		value, ran, err := s.n.engine.runOp(s.ctx, q, waitNot)
 		if !errors.Is(err, errWouldWait) {
 			s.reply(q, value, ran, err)
 			return
 		}
 	}
-	select {
-	case s.waiting <- struct{}{}:
-	case <-s.n.ctx.Done():
+	if !s.startWaiting(bytes) {
+		s.reply(q, nil, false, fmt.Errorf("%w: %d requests of this connection wait already", ErrTryAgain, dataWaitingMax))
 		return
 	}
 	s.wg.Go(func() {
-		defer func() { <-s.waiting }()
+		defer s.endWaiting(bytes)
 		var value []byte
 		var ran bool
 		var err error
 		if q.op == opHandOff {
-			err = s.n.handOffAsked(s.n.ctx, q)
+			err = s.n.handOffAsked(s.ctx, q)
 		} else {
-			value, ran, err = s.n.engine.runOp(s.n.ctx, q, waitHold)
+			value, ran, err = s.n.engine.runOp(s.ctx, q, waitHold)
 		}
 		s.reply(q, value, ran, err)
 		_ = s.flush()
 	})
+}
+
+// startWaiting counts a request that is to run beside the reader, if it may.
+func (s *dataServer) startWaiting(bytes int) bool {
+	s.waitMu.Lock()
+	defer s.waitMu.Unlock()
+	if s.waiting >= dataWaitingMax || s.waiting > 0 && s.bytes+bytes > dataWaitingBytes {
+		return false
+	}
+	s.waiting++
+	s.bytes += bytes
+	return true
+}
+
+func (s *dataServer) endWaiting(bytes int) {
+	s.waitMu.Lock()
+	defer s.waitMu.Unlock()
+	s.waiting--
+	s.bytes -= bytes
 }
 
 func (s *dataServer) reply(q *request, value []byte, ran bool, err error) {
@@ -459,8 +692,9 @@ func (s *dataServer) write(kind byte, add func([]byte) []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.buf = appendFrameOf(s.buf[:0], kind, add)
-	_ = s.conn.SetWriteDeadline(time.Now().Add(dataWriteLimit))
-	_, _ = s.out.Write(s.buf) // a broken connection shows at the next read
+	if _, err := s.out.Write(s.buf); err != nil {
+		s.conn.Close() // the reader ends
+	}
 	if cap(s.buf) > 1<<20 {
 		s.buf = nil
 	}
@@ -469,5 +703,9 @@ func (s *dataServer) write(kind byte, add func([]byte) []byte) {
 func (s *dataServer) flush() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.out.Flush()
+	err := s.out.Flush()
+	if err != nil {
+		s.conn.Close()
+	}
+	return err
 }

@@ -516,7 +516,7 @@ func (ls *links) serve(conn net.Conn) {
 		return
 	}
 	if linkRole(theirs.Role) == roleData {
-		n.serveData(conn, &theirs)
+		n.serveData(conn, who, &theirs)
 		conn.Close()
 		ls.forget(conn)
 		return

@@ -620,6 +620,13 @@ func (j *jobs) receive(s *dataServer, p *dataPiece) {
 	}
 }
 
+// refuse refuses the rest of a hand-over.
+func (j *jobs) refuse(s *dataServer, job uint64, err error) {
+	if in := j.incomingOf(s, job); in != nil {
+		in.refuse("%v", err)
+	}
+}
+
 // incomingOf is a job that comes over a connection.
 func (j *jobs) incomingOf(s *dataServer, job uint64) *incoming {
 	j.mu.Lock()

@@ -72,7 +72,7 @@ func (n *node) Publish(ctx context.Context, channel string, payload []byte) (int
 	case len(payload) > n.cfg.MaxValue:
 		return 0, fmt.Errorf("%w: message of %d bytes, expected at most %d", ErrTooLarge, len(payload), n.cfg.MaxValue)
 	}
-	q := &request{op: opPublish, args: [][]byte{[]byte(channel), payload}}
+	q := &request{op: opPublish, cluster: clusterTag(n.who.Load()), args: [][]byte{[]byte(channel), payload}}
 	for _, to := range n.engine.view.Load().nodes {
 		if !to.Self {
 			n.pubSub.queue(to, q)

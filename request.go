@@ -21,6 +21,8 @@ const (
 	frameData      // a piece of a hand-over: ops of one slot
 	frameDataEnd   // the end of a hand-over's data: what it should add up to
 	frameDataDone  // answer to frameDataEnd
+	framePing      // a sign of life is asked for
+	framePong      // and given
 )
 
 type requestOp byte
@@ -49,11 +51,12 @@ func (o requestOp) String() string {
 
 // request is a call to be run at the primary of a slot.
 type request struct {
-	id   uint64
-	op   requestOp
-	slot Slot
-	name string   // of opDo
-	args [][]byte // key first
+	id      uint64
+	cluster uint64 // tag of the cluster of who asks: a node may have left it meanwhile
+	op      requestOp
+	slot    Slot
+	name    string   // of opDo
+	args    [][]byte // key first
 
 	shared bool // the arguments share the memory of a frame
 }
@@ -65,6 +68,7 @@ const (
 
 func (r *request) append(b []byte) []byte {
 	b = binary.AppendUvarint(b, r.id)
+	b = binary.LittleEndian.AppendUint64(b, r.cluster)
 	b = append(b, byte(r.op))
 	b = binary.AppendUvarint(b, uint64(r.slot))
 	b = appendText(b, r.name)
@@ -193,7 +197,7 @@ func (r *bulkReader) done() error {
 // decodeRequest reads a request. Its arguments share the payload's memory.
 func decodeRequest(payload []byte) (*request, error) {
 	r := bulkReader{b: payload}
-	q := &request{shared: true, id: r.uint(), op: requestOp(r.byte()), slot: r.slot(), name: string(r.bytes())}
+	q := &request{shared: true, id: r.uint(), cluster: r.fixed(), op: requestOp(r.byte()), slot: r.slot(), name: string(r.bytes())}
 	if n := r.count(argBytesMin, requestArgsMax); n > 0 {
 		q.args = make([][]byte, n)
 		for i := range q.args {
