@@ -158,6 +158,11 @@ func (s *state) clusterState() (ok bool, reason string) {
 	return true, ""
 }
 
+// ownersFailed reports whether the primary of a slot has failed.
+func (s *state) ownersFailed() bool {
+	return slices.ContainsFunc(s.table.order, func(id ShardID) bool { return s.table.owned[id] > 0 && s.shardFailed(id) })
+}
+
 // ownsSlots reports whether this node is the primary of a shard with slots.
 func (s *state) ownsSlots() bool {
 	return s.table.primary(s.self.Shard) == s.id && s.table.owned[s.self.Shard] > 0

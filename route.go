@@ -22,6 +22,8 @@ type SlotTable interface {
 	Nodes() []NodeInfo
 	// Slots are the slots that a node serves as a primary.
 	Slots(node NodeID) SlotSet
+	// Covered reports whether every slot has an owner that has not failed.
+	Covered() bool
 	// All walks the ranges of slots with one owner, ascending. Slots without an
 	// owner are left out.
 	All() iter.Seq2[SlotRange, NodeInfo]
@@ -61,6 +63,7 @@ type view struct {
 	epoch   uint64 // highest number of all
 	ok      bool
 	reason  string // why it is not ok
+	covered bool   // every slot has an owner that has not failed
 	heard   bool   // formed: a majority of the voters
 	late    SlotSet
 	ready   bool
@@ -80,6 +83,7 @@ func (s *state) publish() *view {
 	v := &view{pages: s.table.slots.share(), leaders: make(map[ShardID]leader, len(s.table.order)),
 		cluster: s.cluster, voters: s.table.voters, epoch: s.epochHigh, heard: s.majorityHeard()}
 	v.ok, v.reason = s.clusterState()
+	v.covered = s.table.unassigned == 0 && !s.ownersFailed()
 	v.unready = s.unready()
 	v.ready = v.unready == ""
 	v.stopped = !s.vote.stop.isZero()
@@ -125,6 +129,9 @@ func (v *view) Owner(slot Slot) (NodeInfo, bool) {
 
 // Move implements SlotTable.
 func (v *view) Move(slot Slot) uint64 { return v.entry(slot).move }
+
+// Covered implements SlotTable.
+func (v *view) Covered() bool { return v.covered }
 
 // Nodes implements SlotTable.
 func (v *view) Nodes() []NodeInfo { return slices.Clone(v.nodes) }

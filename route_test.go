@@ -144,7 +144,9 @@ func TestPublishedTable(t *testing.T) {
 	a.forget(b.core.id, true)
 	_, ok = table.Owner(5)
 	require.True(t, ok, "a view never changes")
+	require.True(t, table.Covered())
 	now := a.core.publish()
+	require.False(t, now.Covered(), "a slot without an owner")
 	_, ok = now.Owner(5)
 	require.False(t, ok)
 	var ranges []string

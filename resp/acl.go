@@ -8,7 +8,6 @@ import (
 
 // Everybody is the one user that there is.
 
-
 func aclCommand() Command {
 	const flags = NoScript | Loading | Stale
 	return Command{Name: "acl", Arity: -2, Group: "server", Since: "6.0.0", Summary: "There is one user, default, who may do everything", Complexity: "Depends on subcommand.", Sub: []Command{

@@ -23,6 +23,28 @@ const (
 	errNoReplica Error = "ERR This server keeps no replicas"
 )
 
+// mayServe refuses a request while a slot of the cluster, any slot, is not
+// served, where cluster-require-full-coverage wants it so.
+func (s *Server) mayServe(r *slotmesh.Request) error {
+	if !s.settings.coverage.Load() || r.Asking {
+		return nil
+	}
+	table := s.node.Table()
+	if table.Covered() {
+		return nil
+	}
+	slot := slotmesh.KeySlot(r.Keys[0])
+	for _, k := range r.Keys {
+		if slotmesh.KeySlot(k) != slot {
+			return errCrossSlot
+		}
+	}
+	if _, owned := table.Owner(slot); !owned {
+		return nil // the node says that this very slot is not served
+	}
+	return errClusterDown
+}
+
 // busOffset is how far the port of the bus lies above that of the clients, where
 // nothing else is said.
 const busOffset = 10000

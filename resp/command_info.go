@@ -60,7 +60,7 @@ func commandInfo(c *Conn, args [][]byte) error {
 		if command := c.server.table.named(name); command != nil {
 			command.info(&c.reply)
 		} else {
-			c.reply.NullArray()
+			c.reply.Null()
 		}
 	}
 	return nil
@@ -81,14 +81,15 @@ func (t *commandTable) named(name []byte) *Command {
 	return nil
 }
 
-// flagNames are in the order in which COMMAND tells them.
+// flagNames are in the order in which COMMAND tells them. Redis keeps
+// MayReplicate to itself.
 var flagNames = [...]struct {
 	flag Flags
 	name string
 }{
 	{Write, "write"}, {ReadOnly, "readonly"}, {DenyOOM, "denyoom"}, {AdminFlag, "admin"}, {PubSub, "pubsub"}, {NoScript, "noscript"},
 	{Blocking, "blocking"}, {Loading, "loading"}, {Stale, "stale"}, {SkipMonitor, "skip_monitor"}, {SkipSlowlog, "skip_slowlog"},
-	{Asking, "asking"}, {Fast, "fast"}, {NoAuth, "no_auth"}, {MayReplicate, "may_replicate"}, {NoMandatoryKeys, "no_mandatory_keys"},
+	{Asking, "asking"}, {Fast, "fast"}, {NoAuth, "no_auth"}, {NoMandatoryKeys, "no_mandatory_keys"},
 	{NoAsyncLoading, "no_async_loading"}, {NoMulti, "no_multi"}, {MovableKeys, "movablekeys"}, {AllowBusy, "allow_busy"},
 }
 
@@ -448,16 +449,32 @@ func commandGetKeysAndFlags(c *Conn, args [][]byte) error {
 	specs := x.facts().specs
 	c.reply.Array(len(at))
 	for _, i := range at {
-		var flags []string
-		for j := range specs {
-			if specs[j].covers(args[2:], i) {
-				flags = specs[j].flags
-				break
-			}
-		}
 		c.reply.Array(2)
 		c.reply.Bulk(args[2+i])
-		c.reply.statuses(flags, "")
+		c.reply.statuses(flagsOfKey(specs, args[2:], i), "")
 	}
 	return nil
+}
+
+// flagsOfKey says what a call does with a key of its.
+func flagsOfKey(specs []keySpec, args [][]byte, at int) []string {
+	i := slices.IndexFunc(specs, func(s keySpec) bool { return s.covers(args, at) })
+	if i < 0 {
+		return nil
+	}
+	flags := specs[i].flags
+	if !slices.Contains(flags, "variable_flags") {
+		return slices.DeleteFunc(slices.Clone(flags), func(f string) bool { return f == "incomplete" })
+	}
+	// SET reads the old value for GET alone, and BITFIELD may only read.
+	has := func(words ...string) bool {
+		return slices.ContainsFunc(args[2:], func(a []byte) bool { return slices.Contains(words, strings.ToLower(string(a))) })
+	}
+	switch set := equalFold(args[0], "set"); {
+	case set && !has("get"):
+		return []string{"OW", "update"}
+	case !set && !has("set", "incrby"):
+		return []string{"RO", "access"}
+	}
+	return []string{"RW", "access", "update"}
 }

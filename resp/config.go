@@ -95,7 +95,7 @@ func settingsTable() []setting {
 		word("cluster-preferred-endpoint-type", "ip", "ip", "hostname", "unknown-endpoint"),
 		yesNo("cluster-replica-no-failover", "no", settingShown),
 		number("cluster-replica-validity-factor", "10", 0, math.MaxInt32, settingShown),
-		yesNo("cluster-require-full-coverage", "yes", settingShown),
+		yesNo("cluster-require-full-coverage", "yes", settingLive),
 		yesNo("daemonize", "no", settingFixed),
 		number("databases", "1", 1, math.MaxInt32, settingFixed),
 		text("dbfilename", "dump.rdb", settingFixed),
@@ -146,6 +146,7 @@ type settings struct {
 	slowMax    atomic.Int64
 	maxClients atomic.Int64
 	password   atomic.Pointer[string]
+	coverage   atomic.Bool // nothing is served while a slot is not
 }
 
 // init fills in what the application says.
@@ -206,7 +207,10 @@ func (s *settings) apply(row *setting) {
 	case "maxclients":
 		s.maxClients.Store(n)
 	case "requirepass":
-		s.password.Store(&row.value)
+		password := row.value
+		s.password.Store(&password)
+	case "cluster-require-full-coverage":
+		s.coverage.Store(row.value == "yes")
 	}
 }
 

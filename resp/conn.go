@@ -335,6 +335,9 @@ func (c *Conn) execute(command *Command, args [][]byte, asking bool) (*waitFor, 
 		r.Keys = append(r.Keys, view(args[i]))
 	}
 	r.Name, r.ReadOnly, r.Asking = command.Name, !command.writes(), asking || command.has(Asking)
+	if err := c.beforeSlot(r); err != nil {
+		return nil, err
+	}
 	c.call = Call{Args: args, Reply: &c.reply, command: command, conn: c, again: c.blocked.Load() != nil}
 	began := c.reply.size()
 	if err = c.session.Execute(c.ctx, r, c.run); err != nil {
@@ -347,6 +350,18 @@ func (c *Conn) execute(command *Command, args [][]byte, asking bool) (*waitFor, 
 	c.call = Call{}
 	clear(r.Keys)
 	return wait, err
+}
+
+// beforeSlot is what a request waits for, or is refused for, before it takes the
+// lock of its slot.
+func (c *Conn) beforeSlot(r *slotmesh.Request) error {
+	if err := c.server.mayServe(r); err != nil {
+		return err
+	}
+	if !r.ReadOnly && c.server.moving.n.Load() > 0 {
+		return c.server.moving.wait(c.ctx, r.Keys)
+	}
+	return nil
 }
 
 // errorText is the reply for an error: a command's own as it is, the library's

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/slotmesh/slotmesh"
+	"github.com/slotmesh/slotmesh/resp/rdb"
 	"github.com/slotmesh/slotmesh/store"
 )
 
@@ -107,51 +108,46 @@ func (d *digest) mix(b []byte) {
 }
 
 // redisTypes are the numbers of the types in Redis.
-var redisTypes = [...]uint32{kindString: 0, kindHash: 4, kindList: 1, kindSet: 2, kindSortedSet: 3}
+var redisTypes = [...]uint32{rdb.String: 0, rdb.List: 1, rdb.Set: 2, rdb.SortedSet: 3, rdb.Hash: 4}
 
 func (d *digest) addKey(tx *slotmesh.Tx, key string) error {
-	head, found, err := tx.Entry(key)
+	v, expireAt, found, err := exportValue(tx, key)
 	if err != nil || !found {
 		return err
 	}
-	if int(head.Kind) >= len(redisTypes) {
-		return Error("ERR the key is of a kind that is unknown here")
-	}
-	d.mix(binary.BigEndian.AppendUint32(nil, redisTypes[head.Kind]))
-	if head.Kind == kindString {
-		d.mix(head.Value)
-	}
-	for item, err := range fieldsFrom(tx, key, "") {
-		if err != nil {
-			return err
+	d.mix(binary.BigEndian.AppendUint32(nil, redisTypes[v.Kind]))
+	switch v.Kind {
+	case rdb.String:
+		d.mix(v.String)
+	case rdb.List:
+		for _, item := range v.List {
+			d.mix(item)
 		}
-		d.addField(head.Kind, item)
+	case rdb.Set:
+		for _, member := range v.Set {
+			d.add(member)
+		}
+	case rdb.Hash:
+		for _, p := range v.Hash {
+			d.addPair(p.Field, p.Value)
+		}
+	case rdb.SortedSet:
+		for _, m := range v.SortedSet {
+			d.addPair(m.Member, appendDouble(nil, m.Score))
+		}
 	}
-	if head.ExpireAt != 0 {
+	if expireAt != 0 {
 		d.add([]byte("!!expire!!"))
 	}
 	return nil
 }
 
-func (d *digest) addField(kind byte, item *store.Item) {
+// addPair adds what has no place among others, and two parts.
+func (d *digest) addPair(first, second []byte) {
 	var e digest
-	switch kind {
-	case kindList:
-		d.mix(item.Value)
-	case kindSet:
-		d.add([]byte(memberOf(item.Field)))
-	case kindHash:
-		e.mix([]byte(memberOf(item.Field)))
-		e.mix(item.Value)
-		d.add(e[:])
-	case kindSortedSet:
-		if item.Field[0] != 'm' {
-			return // the same member, by its score
-		}
-		e.mix([]byte(item.Field[1:]))
-		e.mix(appendDouble(nil, scoreOf(item.Value)))
-		d.add(e[:])
-	}
+	e.mix(first)
+	e.mix(second)
+	d.add(e[:])
 }
 
 // ---- MEMORY

@@ -24,6 +24,7 @@ const (
 	errOutOfRange  Error = "ERR index out of range"
 	errBadExpire   Error = "ERR invalid expire time in '%s' command"
 	errCrossSlot   Error = "CROSSSLOT Keys in request don't hash to the same slot"
+	errClusterDown Error = "CLUSTERDOWN The cluster is down"
 	errNoAuth      Error = "NOAUTH Authentication required."
 	errExecAbort   Error = "EXECABORT Transaction discarded because of previous errors."
 	errNotPositive Error = "ERR value is out of range, must be positive"

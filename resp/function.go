@@ -4,7 +4,6 @@ import "fmt"
 
 // There are no functions, and tools that carry them over find none.
 
-
 // noFunctions is what FUNCTION DUMP answers where there are none: the version of
 // the format and a checksum, around nothing.
 const noFunctions = "\n\x00]\x9b\\@\x0f\x7f\xa2\xda"
@@ -37,7 +36,10 @@ func functionCommand() Command {
 const errNoFunctions Error = "ERR This server has no functions: send scripts with EVAL"
 
 func functionFlush(c *Conn, args [][]byte) error {
-	if len(args) > 3 || len(args) == 3 && !equalFold(args[2], "sync") && !equalFold(args[2], "async") {
+	if len(args) > 3 {
+		return wrongSubcommand("FUNCTION", string(args[1]))
+	}
+	if len(args) == 3 && !equalFold(args[2], "sync") && !equalFold(args[2], "async") {
 		return Error("ERR FUNCTION FLUSH only supports SYNC|ASYNC option")
 	}
 	return c.ok(nil)
@@ -92,4 +94,3 @@ func functionStats(c *Conn, args [][]byte) error {
 	r.Int(0)
 	return nil
 }
-

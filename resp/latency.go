@@ -4,7 +4,6 @@ import "fmt"
 
 // No latency is measured, so LATENCY has nothing to tell.
 
-
 func latencyCommand() Command {
 	const flags = AdminFlag | NoScript | Loading | Stale
 	empty := func(c *Conn, args [][]byte) error {
@@ -36,4 +35,3 @@ func latencyCommand() Command {
 		}},
 	}}
 }
-

@@ -128,7 +128,8 @@ func migrate(c *Conn, args [][]byte) error {
 }
 
 func parseMigrate(c *Conn, args [][]byte) (*migration, error) {
-	m := &migration{conn: c, addr: net.JoinHostPort(string(args[1]), string(args[2]))}
+	port, _ := strconv.Atoi(string(args[2])) // as in Redis: one that is none fails to connect
+	m := &migration{conn: c, addr: net.JoinHostPort(string(args[1]), strconv.Itoa(port))}
 	for i := 6; i < len(args); i++ {
 		switch rest := len(args) - 1 - i; {
 		case equalFold(args[i], "copy"):
@@ -180,6 +181,9 @@ func (m *migration) run() (moved int, err error) {
 	todo := m.keys
 	again := false
 	for range migrateRounds {
+		if len(todo) == 0 {
+			return moved, nil
+		}
 		values, err := m.read(todo)
 		if err != nil {
 			return moved, err
@@ -197,9 +201,6 @@ func (m *migration) run() (moved int, err error) {
 		}
 		if sendErr != nil {
 			return moved, sendErr
-		}
-		if len(todo) == 0 {
-			return moved, nil
 		}
 		again = true
 	}

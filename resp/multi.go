@@ -167,6 +167,9 @@ func (c *Conn) probe(command *Command, args [][]byte) error {
 	if len(r.Keys) == 0 {
 		return nil
 	}
+	if err := c.server.mayServe(&r); err != nil {
+		return err
+	}
 	return c.session.Execute(c.ctx, &r, func(*slotmesh.Tx) error { return nil })
 }
 
@@ -233,10 +236,8 @@ func (c *Conn) execKeyed(t *transaction, replies [][]byte) error {
 	if len(r.Keys) == 0 {
 		return nil
 	}
-	if !r.ReadOnly && c.server.moving.n.Load() > 0 {
-		if err := c.server.moving.wait(c.ctx, r.Keys); err != nil {
-			return err
-		}
+	if err := c.beforeSlot(&r); err != nil {
+		return err
 	}
 	return c.session.Execute(c.ctx, &r, func(tx *slotmesh.Tx) error {
 		if t.dirty != nil && (t.dirty.Load() || expired(tx, t.present)) {

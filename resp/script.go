@@ -245,6 +245,9 @@ func evalAnywhere(c *Conn, args [][]byte) error {
 	}
 	c.reply.truncate(began)
 	q := slotmesh.Request{Name: command.Name, Keys: []string{need.key}, ReadOnly: r.readOnly, Asking: c.wasAsking}
+	if err := c.beforeSlot(&q); err != nil {
+		return err
+	}
 	var failed error
 	err = c.session.Execute(c.ctx, &q, func(tx *slotmesh.Tx) error {
 		failed = r.atSlot(tx, &c.reply)
