@@ -2,7 +2,9 @@ package slotmesh
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -33,6 +35,18 @@ type Admin interface {
 	// Clients see a pause of milliseconds and one MOVED. Where it fails half
 	// way, some slots have moved and the others have not; none is in between.
 	MoveSlots(ctx context.Context, slots SlotSet, node NodeID) error
+	// SetSlotMigrating marks a slot of this node: its keys go to another node, one
+	// by one. What is here is served; what is not gets *AskError, and a request
+	// with some of both ErrTryAgain. The mark survives a restart; it ends with
+	// SetSlotStable, and when the slot changes hands.
+	SetSlotMigrating(ctx context.Context, slot Slot, to NodeID) error
+	// SetSlotImporting marks a slot of another node, from which keys come here.
+	// Requests that are Asking are served, under this node's lease. What they
+	// write stays when the slot comes by SetSlots.
+	SetSlotImporting(ctx context.Context, slot Slot, from NodeID) error
+	// SetSlotStable takes the mark off a slot of this node. Keys stay where they
+	// are.
+	SetSlotStable(ctx context.Context, slot Slot) error
 	// BumpEpoch makes this node win its shard anew, under a higher epoch.
 	BumpEpoch(ctx context.Context) error
 	// SetConfigEpoch gives an epoch to a node that knows no other.
@@ -82,8 +96,57 @@ func (a *admin) DelSlots(ctx context.Context, slots SlotSet) error {
 	return a.do(ctx, func(s *state, now time.Duration, id uint64) output { return s.delSlots(now, id, slots) })
 }
 
-func (a *admin) SetSlots(ctx context.Context, slots SlotSet, node NodeID) error {
-	return a.do(ctx, func(s *state, now time.Duration, id uint64) output { return s.setSlots(now, id, slots, node) })
+func (a *admin) SetSlots(ctx context.Context, slots SlotSet, to NodeID) error {
+	n := (*node)(a)
+	v := n.engine.view.Load()
+	if err := n.stillHolds(v, slots, to); err != nil {
+		return err.public()
+	}
+	err := a.do(ctx, func(s *state, now time.Duration, id uint64) output { return s.setSlots(now, id, slots, to) })
+	if err != nil || to != n.ID() {
+		return err
+	}
+	// To whom it belongs already: that ends MIGRATING where no key is left.
+	for _, m := range v.marks {
+		if slots.Contains(m.Slot) && !m.Importing && v.owns(m.Slot) && !n.holdsLive(m.Slot) {
+			err = errors.Join(err, a.SetSlotStable(ctx, m.Slot))
+		}
+	}
+	return err
+}
+
+// stillHolds refuses to give slots with keys away in a group that has not formed:
+// there a slot changes hands at once. In a cluster the freeze of the slots tells.
+func (n *node) stillHolds(v *view, slots SlotSet, to NodeID) *commandError {
+	target := slices.IndexFunc(v.nodes, func(x NodeInfo) bool { return x.ID == to })
+	if !v.cluster.IsZero() || target < 0 || v.nodes[target].Self || v.leaders[v.nodes[target].Shard].epoch.Node != to {
+		return nil
+	}
+	for slot := range slots.All() {
+		if v.owns(slot) && n.holdsLive(slot) {
+			return stillHoldKeys(slot)
+		}
+	}
+	return nil
+}
+
+func (n *node) holdsLive(slot Slot) bool {
+	c := n.engine.makeCell(slot)
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return n.engine.holdsLive(slot)
+}
+
+func (a *admin) SetSlotMigrating(ctx context.Context, slot Slot, to NodeID) error {
+	return a.do(ctx, func(s *state, now time.Duration, id uint64) output { return s.setSlotMigrating(now, id, slot, to) })
+}
+
+func (a *admin) SetSlotImporting(ctx context.Context, slot Slot, from NodeID) error {
+	return a.do(ctx, func(s *state, now time.Duration, id uint64) output { return s.setSlotImporting(now, id, slot, from) })
+}
+
+func (a *admin) SetSlotStable(ctx context.Context, slot Slot) error {
+	return a.do(ctx, func(s *state, now time.Duration, id uint64) output { return s.setSlotStable(now, id, slot) })
 }
 
 func (a *admin) BumpEpoch(ctx context.Context) error {

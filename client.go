@@ -11,8 +11,8 @@ import (
 )
 
 // Client calls keys of the cluster from a member of it: in process where the
-// member owns the slot, over the bus where another node does. It follows MOVED,
-// and waits, as long as the context allows, while a slot changes hands or a
+// member owns the slot, over the bus where another node does. It follows MOVED
+// and ASK, and waits, as long as the context allows, while a slot changes hands or a
 // primary is being replaced. A call that may have happened is never repeated:
 // its error is an *OpError with Outcome Unknown.
 //
@@ -26,7 +26,7 @@ type Client struct {
 }
 
 type clientStats struct {
-	calls, remote, moved, retries atomic.Uint64
+	calls, remote, moved, asked, retries atomic.Uint64
 }
 
 // ClientStats counts what a Client has done.
@@ -34,12 +34,13 @@ type ClientStats struct {
 	Calls   uint64 // all but reads that were answered in process
 	Remote  uint64 // requests sent to other nodes
 	Moved   uint64 // MOVED that other nodes have answered
+	Asked   uint64 // ASK that were followed
 	Retries uint64 // attempts after TRYAGAIN, CLUSTERDOWN or a broken connection
 }
 
 // Stats returns what the client has counted so far.
 func (c *Client) Stats() ClientStats {
-	return ClientStats{c.stats.calls.Load(), c.stats.remote.Load(), c.stats.moved.Load(), c.stats.retries.Load()}
+	return ClientStats{c.stats.calls.Load(), c.stats.remote.Load(), c.stats.moved.Load(), c.stats.asked.Load(), c.stats.retries.Load()}
 }
 
 const (
@@ -220,6 +221,7 @@ type attempt struct {
 	q         *request
 	node      NodeID // asked last
 	to        NodeID // where a redirect has sent it; zero: look into the table
+	asking    bool   // the redirect was ASK: for this once
 	redirects int
 	backoff   time.Duration
 	last      error
@@ -244,7 +246,8 @@ func (a *attempt) here(ctx context.Context) (value []byte, done bool, err error)
 // do better.
 func elsewhere(err error) bool {
 	var moved *MovedError
-	return errors.As(err, &moved) || errors.Is(err, ErrTryAgain) || errors.Is(err, ErrClusterDown)
+	var ask *AskError
+	return errors.As(err, &moved) || errors.As(err, &ask) || errors.Is(err, ErrTryAgain) || errors.Is(err, ErrClusterDown)
 }
 
 // outcomeOf is the outcome of a call that has failed.
@@ -261,6 +264,7 @@ func (a *attempt) once(ctx context.Context) (value []byte, again bool, err error
 	n := a.c.n
 	owner, self := a.target()
 	a.node = owner.ID
+	a.q.asking, a.asking = a.asking, false
 	var o Outcome
 	if self {
 		var ran bool
@@ -282,8 +286,8 @@ func (a *attempt) target() (owner NodeInfo, self bool) {
 			}
 		}
 	}
-	if d := v.route(a.q.slot); d.action == routeMoved {
-		return *d.owner, false
+	if d := v.route(a.q.slot, question{}); d.action == routeMoved {
+		return *d.node, false
 	}
 	return v.self, true
 }
@@ -312,6 +316,7 @@ func (a *attempt) remote(ctx context.Context, owner NodeInfo) (value []byte, o O
 // judge says what an answer means for the call.
 func (a *attempt) judge(ctx context.Context, value []byte, o Outcome, err error) ([]byte, bool, error) {
 	var moved *MovedError
+	var ask *AskError
 	switch {
 	case err == nil:
 		return value, false, nil
@@ -325,6 +330,13 @@ func (a *attempt) judge(ctx context.Context, value []byte, o Outcome, err error)
 		}
 		if a.redirects++; a.redirects%redirectsMax != 0 && moved.Node != a.node {
 			a.to = moved.Node
+			return nil, true, nil
+		}
+		return nil, true, a.pause(ctx, err)
+	case errors.As(err, &ask):
+		a.c.stats.asked.Add(1)
+		if a.redirects++; a.redirects%redirectsMax != 0 {
+			a.to, a.asking = ask.Node, true
 			return nil, true, nil
 		}
 		return nil, true, a.pause(ctx, err)

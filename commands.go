@@ -17,3 +17,7 @@ func clusterDown(format string, args ...any) *commandError {
 func mayHappen(format string, args ...any) *commandError {
 	return &commandError{Code: codeClusterDown, Text: fmt.Sprintf(format, args...) + "; it may still happen", MayHappen: true}
 }
+
+func stillHoldKeys(slot Slot) *commandError {
+	return invalid("Can't assign hashslot %d to a different node while I still hold keys for this hash slot.", slot)
+}

@@ -14,7 +14,7 @@ func BenchmarkRoute(b *testing.B) {
 	b.ReportAllocs()
 	slot := Slot(NumSlots / 2)
 	for b.Loop() {
-		if d := v.route(slot); d.action != routeMoved {
+		if d := v.route(slot, question{}); d.action != routeMoved {
 			b.Fatalf("%+v", d)
 		}
 	}

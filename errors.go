@@ -55,6 +55,19 @@ type AskError struct {
 
 func (e *AskError) Error() string { return fmt.Sprintf("ASK %d %s", e.Slot, e.Addr) }
 
+// UnservedError says why nobody serves a request now. It matches ErrTryAgain or
+// ErrClusterDown.
+type UnservedError struct {
+	Slot   Slot
+	Reason string // in the words of Redis where it has them
+	Err    error
+}
+
+func (e *UnservedError) Error() string { return fmt.Sprintf("%v: %s", e.Err, e.Reason) }
+
+// Unwrap returns the sentinel.
+func (e *UnservedError) Unwrap() error { return e.Err }
+
 // CommandError is an error that a command has returned. The effects of the
 // command are discarded.
 type CommandError struct {

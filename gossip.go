@@ -81,6 +81,7 @@ func (s *state) setSlot(slot Slot, e slotEntry, mode pushMode) {
 	if mode == pushChange {
 		s.pending.slots.Add(slot)
 	}
+	s.settleMark(slot, e.shard)
 	s.slotMoved(slot, was, e)
 	s.reassess, s.viewDirty = true, true
 }
@@ -118,6 +119,9 @@ func (s *state) setPeer(p *peer, mode pushMode, f func(e *peerEntry)) {
 		if was.State != p.State {
 			s.selfStateChanged(was.State)
 		}
+	}
+	if p.State == forgotten && was.State != forgotten {
+		s.unmarkAll(func(m SlotMark) bool { return p == s.self || m.Node == p.ID })
 	}
 	if p != s.self && (was.Addr != p.Addr || was.Key != p.Key) {
 		p.nextBeat = s.now // it lives elsewhere now: say hello

@@ -64,7 +64,7 @@ const stagesMax = 4096 // held at a time; one more is refused
 
 // give begins to hand over slots, at once if it can.
 func (s *state) give(job uint64, slots SlotSet, to ShardID, inPlace bool, part *slotPart) *commandError {
-	if err := s.mayGive(slots, to); err != nil {
+	if err := s.mayGive(slots, to, inPlace); err != nil {
 		return err
 	}
 	g := &handOver{job: job, to: to, slots: slots, inPlace: inPlace, part: part, until: s.now + s.cfg.nodeTimeout}
@@ -77,7 +77,7 @@ func (s *state) give(job uint64, slots SlotSet, to ShardID, inPlace bool, part *
 	return nil
 }
 
-func (s *state) mayGive(slots SlotSet, to ShardID) *commandError {
+func (s *state) mayGive(slots SlotSet, to ShardID, inPlace bool) *commandError {
 	l := s.lead
 	if l == nil || !l.opened {
 		return clusterDown("this node's shard is not open")
@@ -96,6 +96,9 @@ func (s *state) mayGive(slots SlotSet, to ShardID) *commandError {
 		}
 		if s.givenBy(slot) != nil {
 			return tryAgain("slot %d is being handed over already", slot)
+		}
+		if m, marked := s.marks[slot]; marked && !inPlace {
+			return m.forbidsHandOver()
 		}
 	}
 	return nil
@@ -143,7 +146,7 @@ func (s *state) frozen(now time.Duration, job uint64, position uint64, keysLeft 
 		switch {
 		case g.inPlace && keysLeft && !g.to.IsZero():
 			first, _ := firstSlot(g.slots)
-			s.endGive(g, false, invalid("Can't assign hashslot %d to a different node while I still hold keys for this hash slot.", first))
+			s.endGive(g, false, stillHoldKeys(first))
 		case g.to.IsZero() || mutated(mutMoveNoStage):
 			s.startMove(g)
 		default:

@@ -87,7 +87,7 @@ func TestHandOverStepByStep(t *testing.T) {
 	d.flush()
 	d.slowDisk = false
 	require.True(t, d.serves(5))
-	require.Equal(t, []adoptTell{{moveRuns{{5, 9, 2}}}}, toldOf[adoptTell](d), "the staged data becomes live")
+	require.Equal(t, []adoptTell{{slots: moveRuns{{5, 9, 2}}}}, toldOf[adoptTell](d), "the staged data becomes live")
 	require.Empty(t, d.core.lead.late)
 
 	require.Empty(t, toldOf[dropTell](a), "the new owner has not shown that it serves")

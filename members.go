@@ -396,6 +396,7 @@ func (s *state) join(from *sender, u *updateMsg) {
 		s.takeFormedTable(s.form.value)
 	} else {
 		s.form = formation{}
+		s.unmarkAll(func(SlotMark) bool { return true })
 		s.mark(cellKey{kind: cellStart})
 		s.setShard(s.self.Shard, Epoch{Node: s.id}, pushNothing)
 	}
@@ -873,10 +874,11 @@ func (s *state) wipe(hard bool) {
 		s.mark(cellKey{kind: cellPeer, id: [20]byte(p.ID)})
 	}
 	s.dropTable()
+	s.unmarkAll(func(SlotMark) bool { return true })
 	s.table.members = map[ShardID]int{}
 	s.forgetVotes()
 	s.change, s.form, s.lead, s.stand, s.knownRecord = nil, formation{}, nil, nil, nil
-	s.stages, s.gone, s.arrived = map[uint64]*heldStage{}, map[Slot]goneSlot{}, nil
+	s.stages, s.gone, s.arrived, s.kept = map[uint64]*heldStage{}, map[Slot]goneSlot{}, nil, SlotSet{}
 	for id := range s.used {
 		s.mark(cellKey{kind: cellUsed, id: id})
 	}

@@ -213,6 +213,8 @@ func (v *view) moveTarget(group SlotSet, to NodeID) (target NodeInfo, left SlotS
 		case ok && owner.ID == to:
 		case !ok || !owner.Self:
 			return target, left, invalid("slot %d is not owned by this node", slot).public()
+		case v.marked(slot) != nil:
+			return target, left, v.marked(slot).forbidsHandOver().public()
 		default:
 			left.Add(slot)
 		}
@@ -258,13 +260,13 @@ func (j *jobs) begin(o *outgoing) error {
 		}
 		c.mu.Lock()
 		ok, _ := c.enter()
-		if ok = ok && c.copying == nil; ok {
+		if ok = ok && c.copying == nil && c.mark.Load() == nil; ok {
 			c.copying = o
 		}
 		c.mu.Unlock()
 		if !ok {
 			j.release(o, taken)
-			return tryAgain("slot %d is not served here now, or is being handed over already", slot)
+			return tryAgain("slot %d is not served here now, is marked, or is being handed over already", slot)
 		}
 		taken.Add(slot)
 	}
@@ -514,15 +516,34 @@ func (j *jobs) freeze(t freezeTell) {
 	}
 	var keys atomic.Bool
 	j.n.tidy(&slots, func(slot Slot, _ *slotCell) {
-		if n, err := j.n.cfg.Store.Len(uint16(slot)); n > 0 || err != nil {
+		if t.inPlace && j.n.engine.holdsLive(slot) {
 			keys.Store(true)
 		}
 	}, func() {
 		position := j.position.Add(1)
 		j.n.later(func(s *state, now time.Duration) output {
-			return s.frozen(now, t.job, position, keys.Load() && t.inPlace)
+			return s.frozen(now, t.job, position, keys.Load())
 		})
 	})
+}
+
+// holdsLive reports whether a slot has a key whose time has not come. One whose
+// time has come would keep an operator waiting for the sweeper.
+func (e *engine) holdsLive(slot Slot) bool {
+	now := time.Now().UnixMilli()
+	for cursor, first := uint64(0), true; first || cursor != 0; first = false {
+		items, next, err := e.store.Scan(uint16(slot), cursor, scanPage)
+		if err != nil {
+			return true
+		}
+		for i := range items {
+			if at := items[i].ExpireAt; at == 0 || at > now {
+				return true
+			}
+		}
+		cursor = next
+	}
+	return false
 }
 
 // ended is called by the run loop when a job of the core has ended.
@@ -572,7 +593,7 @@ func (j *jobs) receiveBegin(s *dataServer, job uint64, slots SlotSet) {
 			break
 		}
 		if !j.n.engine.stageSlot(slot, job) {
-			in.refuse("slot %d is served here", slot)
+			in.refuse("slot %d is served here, or marked IMPORTING", slot)
 			break
 		}
 	}
@@ -584,15 +605,16 @@ func (in *incoming) refuse(format string, args ...any) {
 	}
 }
 
-// stageSlot makes a slot that is not served here empty, and ready for a job.
+// stageSlot makes a slot that is not served here empty, and ready for a job. What
+// was imported key by key is not to be lost by that.
 func (e *engine) stageSlot(slot Slot, job uint64) bool {
 	c := e.makeCell(slot)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.closed() {
+	if !c.closed() || c.mark.Load() != nil {
 		return false
 	}
-	c.staging = job
+	c.staging, c.imported = job, false
 	return e.store.Drop(uint16(slot)) == nil
 }
 
@@ -737,27 +759,59 @@ func (j *jobs) unstage(in *incoming) {
 }
 
 // adopt is called by the run loop before slots that have come are served: what
-// was staged for that very move becomes live, anything else goes.
-func (j *jobs) adopt(runs moveRuns) {
+// was staged for that very move becomes live, what was written here under a mark
+// of an operator stays, anything else goes.
+func (j *jobs) adopt(runs moveRuns, kept SlotSet) {
 	slots := runs.slots()
 	back := j.backFromNobody(runs)
 	jobs := j.stagedFor(runs)
 	pending := &hold{over: make(chan struct{}), limit: j.n.cfg.NodeTimeout}
+	turns := map[Slot]uint32{} // of the kept ones
 	for slot := range slots.All() {
 		c := j.n.engine.makeCell(slot)
+		if kept.Contains(slot) && c.adopting.Load() == nil {
+			turns[slot] = c.turn.Load()
+			continue // it may be served at once, and what runs there may be acknowledged
+		}
+		kept.Remove(slot)
 		c.turn.Add(1)
 		c.adopting.Store(pending)
 	}
 	j.n.tidy(&slots, func(slot Slot, c *slotCell) {
-		if c.adopting.Load() != pending {
+		if kept.Contains(slot) && c.turn.Load() != turns[slot] || !kept.Contains(slot) && c.adopting.Load() != pending {
 			return // it has gone, and come again, before anybody could look
 		}
 		staged := c.staging != 0 && c.staging == jobs[slot]
-		c.staging = 0
-		if !staged && !back.Contains(slot) {
+		stays := staged || back.Contains(slot) || kept.Contains(slot) || c.imported
+		c.staging, c.imported = 0, false
+		if !stays {
 			j.dropData(slot)
 		}
 		c.adopting.CompareAndSwap(pending, nil)
+	}, func() { close(pending.over) })
+}
+
+// mark is called by the run loop when the mark of a slot has changed. An old copy
+// goes before the mark lets anybody see it.
+func (j *jobs) mark(t markTell) {
+	c := j.n.engine.makeCell(t.slot)
+	if t.mark != nil && t.mark.Importing && c.mark.Load() == nil {
+		c.turn.Add(1) // so that no drop of what was here before comes late
+	}
+	if !t.stale {
+		c.mark.Store(t.mark)
+		return
+	}
+	pending := &hold{over: make(chan struct{}), limit: j.n.cfg.NodeTimeout}
+	c.adopting.Store(pending)
+	c.mark.Store(t.mark)
+	slots := oneSlotSet(t.slot)
+	j.n.tidy(&slots, func(slot Slot, c *slotCell) {
+		if c.adopting.Load() == pending {
+			j.dropData(slot)
+			c.imported = false
+			c.adopting.Store(nil)
+		}
 	}, func() { close(pending.over) })
 }
 

@@ -402,7 +402,9 @@ func (n *node) tell(what any) {
 	case stageEndTell:
 		n.jobs.stageEnded(t.job)
 	case adoptTell:
-		n.jobs.adopt(t.slots)
+		n.jobs.adopt(t.slots, t.kept)
+	case markTell:
+		n.jobs.mark(t)
 	case dropTell:
 		n.jobs.drop(t.slots)
 	case eventTell:

@@ -29,7 +29,7 @@ func (e *engine) runOp(ctx context.Context, q *request, wait patience) (value []
 	case opDo:
 		return e.runCommand(ctx, q, wait)
 	}
-	r := Request{Keys: []string{string(q.args[0])}, Name: q.op.String()}
+	r := Request{Keys: []string{string(q.args[0])}, Name: q.op.String(), Asking: q.asking}
 	ran, err = e.execute(ctx, new(Tx), &r, func(tx *Tx) (err error) {
 		value, err = runWrite(tx, q, r.Keys[0])
 		return err
@@ -44,17 +44,36 @@ func (e *engine) runGet(ctx context.Context, q *request, wait patience) ([]byte,
 	}
 	slot, s := KeySlot(key), stay{patience: wait}
 	for {
+		if c := e.cell(slot); c != nil && c.mark.Load() != nil {
+			return e.getMarked(ctx, key, q.asking, wait)
+		}
 		value, found, served, h, err := e.get(slot, key, wait)
 		switch {
 		case served && err == nil && !found:
 			return nil, false, ErrNotFound
 		case served:
 			return value, false, err
+		case h == nil && e.cell(slot) != nil && e.cell(slot).mark.Load() != nil:
+			continue // marked meanwhile
 		}
 		if err := e.notServed(ctx, slot, h, &s); err != nil {
 			return nil, false, err
 		}
 	}
+}
+
+// getMarked is get in a slot that has a mark.
+func (e *engine) getMarked(ctx context.Context, key string, asking bool, wait patience) (value []byte, ran bool, err error) {
+	r := Request{Keys: []string{key}, Name: opGet.String(), ReadOnly: true, Asking: asking}
+	found := false
+	_, err = e.execute(ctx, new(Tx), &r, func(tx *Tx) (err error) {
+		value, found, err = tx.Get(key)
+		return err
+	}, wait)
+	if err == nil && !found {
+		err = ErrNotFound
+	}
+	return value, false, err
 }
 
 func tooLong(what string, n, limit int) error {
@@ -161,7 +180,7 @@ func (e *engine) runCommand(ctx context.Context, q *request, wait patience) (val
 	if err != nil {
 		return nil, false, err
 	}
-	r := Request{Keys: keys, ReadOnly: c.ReadOnly, Name: c.Name}
+	r := Request{Keys: keys, ReadOnly: c.ReadOnly, Name: c.Name, Asking: q.asking}
 	ran, err = e.execute(ctx, new(Tx), &r, func(tx *Tx) error {
 		var err error
 		if value, err = c.Run(tx, q.args); err != nil {

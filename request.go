@@ -58,10 +58,13 @@ type request struct {
 	name    string   // of opDo
 	args    [][]byte // key first
 
+	asking bool // sent here by ASK
+
 	shared bool // the arguments share the memory of a frame
 }
 
 const (
+	requestAsking  = 1       // flag
 	requestArgsMax = 1 << 16 // arguments of a request; one with more is refused
 	argBytesMin    = 6       // an argument on the wire: a slice header is 24 bytes
 )
@@ -69,7 +72,11 @@ const (
 func (r *request) append(b []byte) []byte {
 	b = binary.AppendUvarint(b, r.id)
 	b = binary.LittleEndian.AppendUint64(b, r.cluster)
-	b = append(b, byte(r.op))
+	flags := byte(0)
+	if r.asking {
+		flags = requestAsking
+	}
+	b = append(b, byte(r.op), flags)
 	b = binary.AppendUvarint(b, uint64(r.slot))
 	b = appendText(b, r.name)
 	b = binary.AppendUvarint(b, uint64(len(r.args)))
@@ -197,7 +204,10 @@ func (r *bulkReader) done() error {
 // decodeRequest reads a request. Its arguments share the payload's memory.
 func decodeRequest(payload []byte) (*request, error) {
 	r := bulkReader{b: payload}
-	q := &request{shared: true, id: r.uint(), cluster: r.fixed(), op: requestOp(r.byte()), slot: r.slot(), name: string(r.bytes())}
+	q := &request{shared: true, id: r.uint(), cluster: r.fixed(), op: requestOp(r.byte())}
+	flags := r.byte()
+	q.asking = flags == requestAsking
+	q.slot, q.name = r.slot(), string(r.bytes())
 	if n := r.count(argBytesMin, requestArgsMax); n > 0 {
 		q.args = make([][]byte, n)
 		for i := range q.args {
@@ -208,6 +218,9 @@ func decodeRequest(payload []byte) (*request, error) {
 	}
 	if err := r.done(); err != nil {
 		return nil, err
+	}
+	if flags > requestAsking {
+		return nil, fmt.Errorf("slotmesh: request with flags %d, expected at most %d", flags, requestAsking)
 	}
 	if _, known := opNames[q.op]; !known {
 		return nil, fmt.Errorf("slotmesh: request of kind %d, expected 1 to %d", byte(q.op), len(opNames))

@@ -1,6 +1,7 @@
 package slotmesh
 
 import (
+	"cmp"
 	"fmt"
 	"iter"
 	"slices"
@@ -27,6 +28,9 @@ type SlotTable interface {
 	// All walks the ranges of slots with one owner, ascending. Slots without an
 	// owner are left out.
 	All() iter.Seq2[SlotRange, NodeInfo]
+	// Marks are those that operators have put on slots at this node, ascending by
+	// slot. Nobody knows those of other nodes.
+	Marks() []SlotMark
 }
 
 // NodeInfo is a member of a cluster.
@@ -58,6 +62,7 @@ type view struct {
 	nodes   []NodeInfo
 	leaders map[ShardID]leader
 	self    NodeInfo
+	marks   []SlotMark
 	cluster ClusterID
 	voters  voterSet
 	epoch   uint64 // highest number of all
@@ -81,7 +86,7 @@ type leader struct {
 // publish makes the view of this node's table as it is now.
 func (s *state) publish() *view {
 	v := &view{pages: s.table.slots.share(), leaders: make(map[ShardID]leader, len(s.table.order)),
-		cluster: s.cluster, voters: s.table.voters, epoch: s.epochHigh, heard: s.majorityHeard()}
+		marks: s.sortedMarks(), cluster: s.cluster, voters: s.table.voters, epoch: s.epochHigh, heard: s.majorityHeard()}
 	v.ok, v.reason = s.clusterState()
 	v.covered = s.table.unassigned == 0 && !s.ownersFailed()
 	v.unready = s.unready()
@@ -155,6 +160,18 @@ func (v *view) Shards() []ShardInfo {
 	return shards
 }
 
+// Marks implements SlotTable.
+func (v *view) Marks() []SlotMark { return slices.Clone(v.marks) }
+
+// marked is the mark of a slot, or nil.
+func (v *view) marked(slot Slot) *SlotMark {
+	i, found := slices.BinarySearchFunc(v.marks, slot, func(m SlotMark, slot Slot) int { return cmp.Compare(m.Slot, slot) })
+	if !found {
+		return nil
+	}
+	return &v.marks[i]
+}
+
 // Slots implements SlotTable.
 func (v *view) Slots(node NodeID) SlotSet {
 	var set SlotSet
@@ -198,27 +215,57 @@ func (v *view) mine(l leader, shard ShardID) bool {
 type routeAction uint8
 
 const (
-	routeMoved    routeAction = iota + 1 // another node serves the slot
+	routeServe    routeAction = iota + 1 // here
+	routeMoved                           // another node serves the slot
+	routeAsk                             // another node has the keys, for this once
 	routeDown                            // nobody can serve it, as far as this node knows
-	routeTryAgain                        // this node will serve it, once a vote is over
+	routeTryAgain                        // something is under way that will be over soon
 )
 
-// decision is where a request goes that is not served here.
+// decision is what becomes of a request.
 type decision struct {
 	action routeAction
-	owner  *NodeInfo
-	reason string
+	node   *NodeInfo // of routeMoved and routeAsk
+	reason string    // of routeDown and routeTryAgain
 }
 
-// route decides where a request goes for a slot that this node does not serve
-// now. The cases are in order of precedence: the first that matches wins.
-func (v *view) route(slot Slot) decision {
+// question is what the decision about a request needs to know beside the table.
+type question struct {
+	serves bool      // this node serves the slot now
+	leased bool      // this node may acknowledge now
+	mark   *SlotMark // this node's, on the slot; nil: none
+	asking bool      // the client has been sent here by ASK
+	anyway bool      // keys are moved by this request: it is served where they are
+	// Keys of the request that are here and that are not, and whether it names
+	// more than one; asked for only where the slot has a mark.
+	present, missing int
+	several          bool
+}
+
+const (
+	notServedReason = "Hash slot not served"
+	splitReason     = "Multiple keys request during rehashing of slot"
+)
+
+// route decides where a request for a slot is served: Redis's rules. The cases
+// are in order of precedence, the first that matches wins. That a request names
+// no key, or keys of several slots, Request.slot has found before; that a replica
+// serves reads waits for replicas.
+func (v *view) route(slot Slot, q question) decision {
 	shard := v.entry(slot).shard
 	l, known := v.leaders[shard]
 	owned := known && v.mine(l, shard)
+	migrating := q.serves && q.mark != nil && !q.mark.Importing
+	importing := !owned && q.mark != nil && q.mark.Importing && (q.asking || q.anyway)
 	switch {
+	case q.serves && !migrating, migrating && (q.anyway || q.missing == 0):
+		return decision{action: routeServe}
+	case migrating && q.present > 0:
+		return decision{action: routeTryAgain, reason: splitReason}
+	case migrating:
+		return v.ask(q.mark.Node)
 	case shard.IsZero():
-		return decision{action: routeDown, reason: "Hash slot not served"}
+		return decision{action: routeDown, reason: notServedReason}
 	case owned && v.late.Contains(slot):
 		return decision{action: routeTryAgain, reason: fmt.Sprintf("slot %d has come by hearsay and waits for a vote", slot)}
 	case owned:
@@ -227,11 +274,27 @@ func (v *view) route(slot Slot) decision {
 		return decision{action: routeDown, reason: v.reason}
 	case !v.cluster.IsZero() && !v.heard:
 		return decision{action: routeDown, reason: v.reasonOr("this node does not hear a majority of the voters")}
+	case importing && !q.leased:
+		return decision{action: routeDown, reason: v.reasonOr("this node's shard is not open")}
+	case importing && !q.anyway && q.several && q.missing > 0:
+		return decision{action: routeTryAgain, reason: splitReason}
+	case importing:
+		return decision{action: routeServe}
 	case !known || l.node < 0 || l.failed:
 		return decision{action: routeDown, reason: fmt.Sprintf("the primary %s of slot %d has failed", l.epoch.Node, slot)}
 	default:
-		return decision{action: routeMoved, owner: &v.nodes[l.node]}
+		return decision{action: routeMoved, node: &v.nodes[l.node]}
 	}
+}
+
+// ask sends a request to the node that a slot's keys go to.
+func (v *view) ask(to NodeID) decision {
+	for i := range v.nodes {
+		if v.nodes[i].ID == to {
+			return decision{action: routeAsk, node: &v.nodes[i]}
+		}
+	}
+	return decision{action: routeTryAgain, reason: fmt.Sprintf("node %s, where keys go, is no member any more", to)}
 }
 
 func (v *view) reasonOr(reason string) string {
@@ -314,9 +377,10 @@ func (s *state) assess() {
 		}
 	}
 	if len(s.arrived) > 0 {
-		s.tell(adoptTell{s.arrived})
+		s.tell(adoptTell{s.arrived, s.kept})
 		s.arrived = nil
 	}
+	s.kept = SlotSet{}
 	v := &s.serve
 	reign := v.reign
 	if epoch != s.reignEpoch || s.cluster != s.reignCluster {

@@ -1,6 +1,7 @@
 package slotmesh
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -82,16 +83,7 @@ func TestWhereARequestGoes(t *testing.T) {
 	} {
 		w := newRules(t)
 		n := row.make(w)
-		d := n.core.publish().route(slot)
-		got := ""
-		switch d.action {
-		case routeMoved:
-			got = "MOVED " + w.letter(d.owner.ID)
-		case routeTryAgain:
-			got = "TRYAGAIN " + d.reason
-		case routeDown:
-			got = "CLUSTERDOWN " + replaceID(d.reason, w)
-		}
+		got := w.decided(n.core.publish().route(slot, question{}))
 		if got != row.want {
 			t.Errorf("%s: %s, want %s", row.name, got, row.want)
 		}
@@ -242,4 +234,120 @@ func TestAnnounceWaitsUntilAllKnow(t *testing.T) {
 	require.Equal(t, "no reply", r.String())
 	w.releaseHeld()
 	require.Equal(t, "OK", r.String())
+}
+
+// The rules of Redis about where a request goes (getNodeByQuery), by their
+// numbers in order of precedence. A node a is asked about slot 5, or about keys.
+func TestRulesOfRouting(t *testing.T) {
+	own := func(w *ruleWorld) *ruleNode { return w.cluster(2, 4)[0] }
+	other := func(w *ruleWorld) *ruleNode { // a is the second, the slot of b
+		ns := w.cluster(2, 4)
+		w.nodes[0].name, w.nodes[1].name = "b", "a"
+		return ns[1]
+	}
+	nobodys := func(w *ruleWorld) *ruleNode {
+		n := own(w)
+		w.run(2 * ruleNT)
+		w.settle(n.delSlots("5"))
+		return n
+	}
+	migrating := func(n *ruleNode) *SlotMark { return &SlotMark{Slot: 5, Node: n.w.nodes[3].core.id} }
+	importing := func(n *ruleNode) *SlotMark {
+		return &SlotMark{Slot: 5, Node: n.w.nodes[0].core.id, Importing: true}
+	}
+	for _, row := range []struct {
+		rule string
+		make func(w *ruleWorld) *ruleNode
+		mark func(n *ruleNode) *SlotMark
+		r    Request
+		q    question
+		want string
+	}{
+		{"1 no keys: the caller names no slot", own, nil, Request{Keys: []string{}}, question{serves: true}, "INVALID"},
+		{"2 keys of several slots", own, nil, Request{Keys: []string{"foo", "bar"}}, question{serves: true}, "CROSSSLOT"},
+		{"2 before the state of the slot", nobodys, nil, Request{Keys: []string{"foo", "bar"}}, question{}, "CROSSSLOT"},
+		{"2 keys of one slot by their tag", own, nil, Request{Keys: []string{"{foo}1", "{foo}2"}}, question{serves: true}, "serve"},
+		{"3 the slot is nobody's", nobodys, nil, Request{}, question{}, "CLUSTERDOWN Hash slot not served"},
+		{"3 nobody's, and marked: after the state", nobodys, importing, Request{Asking: true}, question{leased: true, present: 1}, "CLUSTERDOWN Hash slot not served"},
+		{"4 no majority is heard", func(w *ruleWorld) *ruleNode {
+			n := other(w)
+			n.cut = true
+			w.run(2 * ruleNT)
+			return n
+		}, nil, Request{}, question{}, "CLUSTERDOWN this node's lease is over: it does not hear a majority of the voters"},
+		{"4 before a mark", func(w *ruleWorld) *ruleNode {
+			n := other(w)
+			n.cut = true
+			w.run(2 * ruleNT)
+			return n
+		}, importing, Request{Asking: true}, question{leased: true, present: 1}, "CLUSTERDOWN this node's lease is over: it does not hear a majority of the voters"},
+		{"4 its own slot, which it may not serve", own, nil, Request{}, question{}, "CLUSTERDOWN this node does not serve the slot yet"},
+		{"5 keys are being moved, MIGRATING", own, migrating, Request{Anyway: true}, question{serves: true, missing: 1}, "serve"},
+		{"5 keys are being moved, MIGRATING, some are gone", own, migrating, Request{Anyway: true}, question{serves: true, present: 1, missing: 1, several: true}, "serve"},
+		{"5 keys are being moved, IMPORTING", other, importing, Request{Anyway: true}, question{leased: true, present: 1, missing: 1, several: true}, "serve"},
+		{"6 MIGRATING, some keys here and some not", own, migrating, Request{}, question{serves: true, present: 1, missing: 1, several: true}, "TRYAGAIN Multiple keys request during rehashing of slot"},
+		{"6 to a reader too", own, migrating, Request{ReadOnly: true}, question{serves: true, present: 2, missing: 1, several: true}, "TRYAGAIN Multiple keys request during rehashing of slot"},
+		{"7 MIGRATING, the key is not here", own, migrating, Request{}, question{serves: true, missing: 1}, "ASK d"},
+		{"7 MIGRATING, no key is here", own, migrating, Request{}, question{serves: true, missing: 2, several: true}, "ASK d"},
+		{"7 after ASKING too", own, migrating, Request{Asking: true}, question{serves: true, missing: 1}, "ASK d"},
+		{"8 MIGRATING, the key is here", own, migrating, Request{}, question{serves: true, present: 1}, "serve"},
+		{"8 MIGRATING, all keys are here", own, migrating, Request{}, question{serves: true, present: 2, several: true}, "serve"},
+		{"9 IMPORTING, asking, several keys and none here", other, importing, Request{Asking: true}, question{leased: true, missing: 2, several: true}, "TRYAGAIN Multiple keys request during rehashing of slot"},
+		{"9 IMPORTING, asking, several keys and one not here", other, importing, Request{Asking: true}, question{leased: true, present: 1, missing: 1, several: true}, "TRYAGAIN Multiple keys request during rehashing of slot"},
+		{"10 IMPORTING, asking, the key is here", other, importing, Request{Asking: true}, question{leased: true, present: 1}, "serve"},
+		{"10 IMPORTING, asking, the key is not here", other, importing, Request{Asking: true}, question{leased: true, missing: 1}, "serve"},
+		{"10 IMPORTING, asking, the same key twice", other, importing, Request{Asking: true}, question{leased: true, missing: 2}, "serve"},
+		{"10 IMPORTING, asking, all keys are here", other, importing, Request{Asking: true}, question{leased: true, present: 2, several: true}, "serve"},
+		{"10 IMPORTING, asking, the owner has failed", func(w *ruleWorld) *ruleNode {
+			n := other(w)
+			w.nodes[0].crash()
+			w.run(2 * ruleNT)
+			return n
+		}, importing, Request{Asking: true}, question{leased: true, present: 1}, "serve"},
+		{"10 IMPORTING, asking, but without a lease", other, importing, Request{Asking: true}, question{present: 1}, "CLUSTERDOWN this node's shard is not open"},
+		{"11 readers have no replica to go to", other, nil, Request{ReadOnly: true}, question{}, "MOVED b"},
+		{"12 another one's slot", other, nil, Request{}, question{}, "MOVED b"},
+		{"12 IMPORTING, not asking", other, importing, Request{}, question{leased: true, present: 1}, "MOVED b"},
+		{"12 asking, no mark", other, nil, Request{Asking: true}, question{leased: true, present: 1}, "MOVED b"},
+		{"its own slot", own, nil, Request{}, question{serves: true}, "serve"},
+		{"its own slot, asking", own, nil, Request{Asking: true}, question{serves: true}, "serve"},
+	} {
+		w := newRules(t)
+		n := row.make(w)
+		if row.r.Keys == nil {
+			row.r.Keys = []string{"k"}
+		}
+		got := ""
+		switch _, err := row.r.slot(1 << 10); {
+		case errors.Is(err, ErrInvalid):
+			got = "INVALID"
+		case errors.Is(err, ErrCrossSlot):
+			got = "CROSSSLOT"
+		default:
+			row.q.asking, row.q.anyway = row.r.Asking, row.r.Anyway
+			if row.mark != nil {
+				row.q.mark = row.mark(n)
+			}
+			got = w.decided(n.core.publish().route(5, row.q))
+		}
+		if got != row.want {
+			t.Errorf("%s: %s, want %s", row.rule, got, row.want)
+		}
+	}
+}
+
+// decided is a decision as text.
+func (w *ruleWorld) decided(d decision) string {
+	switch d.action {
+	case routeServe:
+		return "serve"
+	case routeMoved:
+		return "MOVED " + w.letter(d.node.ID)
+	case routeAsk:
+		return "ASK " + w.letter(d.node.ID)
+	case routeTryAgain:
+		return "TRYAGAIN " + d.reason
+	default:
+		return "CLUSTERDOWN " + replaceID(d.reason, w)
+	}
 }

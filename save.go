@@ -27,6 +27,7 @@ const (
 	cellCurrent                      // START in force
 	cellUsed                         // id: highest number asked for, of a shard
 	cellEpoch                        // highest number of all
+	cellMarks                        // page: marks of an operator
 )
 
 type cellKey struct {
@@ -121,6 +122,8 @@ func (s *state) cellValue(k cellKey) any {
 		}
 	case cellEpoch:
 		return &numberCell{s.epochHigh}
+	case cellMarks:
+		return nonEmpty(s.marksOf(k.page))
 	}
 	return nil
 }
@@ -218,8 +221,14 @@ func (s *state) loadCell(c cell) error {
 		return loadValue(c, func(v *numberCell) { s.used[ShardID(c.key.id)] = v.N })
 	case cellEpoch:
 		return loadValue(c, func(v *numberCell) { s.epochHigh = v.N })
+	case cellMarks:
+		return loadChecked(c, func(v *marksCell) {
+			for _, m := range v.Marks {
+				s.marks[m.Slot] = m
+			}
+		})
 	default:
-		return fmt.Errorf("unknown kind, expected 1 to %d", cellEpoch)
+		return fmt.Errorf("unknown kind, expected 1 to %d", cellMarks)
 	}
 }
 

@@ -25,6 +25,7 @@ func memory(s *state) map[string]string {
 		"START in force": startText(s.vote.current),
 		"used":           fmt.Sprint(slices.Sorted(maps.Values(s.used)), len(s.used)),
 		"epoch":          fmt.Sprint(s.epochHigh),
+		"marks":          fmt.Sprint(s.sortedMarks()),
 	}
 	if s.savedStart() == nil {
 		m["START"] = "" // the ballot of none is nothing
@@ -81,6 +82,10 @@ func TestWhatIsSavedComesBack(t *testing.T) {
 			w.settle(ns[0].setSlots("5-300", ns[3]))
 			w.settle(ns[0].delSlots("400"))
 			w.settle(ns[2].addSlots("400"))
+			ns[0].migrating(700, ns[1].core.id)
+			ns[0].migrating(701, ns[1].core.id)
+			ns[2].importing(300, ns[3].core.id)
+			ns[0].stable(701)
 		}},
 		{"in the middle of an election and a hand-over", func(w *ruleWorld) {
 			ns := w.cluster(2, 4)
@@ -137,7 +142,7 @@ func TestWhatIsSavedComesBack(t *testing.T) {
 			}
 		}
 	}
-	for k := cellNode; k <= cellEpoch; k++ {
+	for k := cellNode; k <= cellMarks; k++ {
 		if !seen[k] {
 			t.Errorf("no node has saved a cell of kind %d", k)
 		}
@@ -161,7 +166,7 @@ func TestResetLeavesNothingOnDisk(t *testing.T) {
 	}
 	require.Equal(t, 1, kinds[cellPeer])
 	require.Equal(t, 1, kinds[cellShard])
-	for _, k := range []cellKind{cellSlots, cellVoters, cellAccepted, cellOpened, cellStart, cellCurrent, cellVote, cellUsed} {
+	for _, k := range []cellKind{cellSlots, cellVoters, cellAccepted, cellOpened, cellStart, cellCurrent, cellVote, cellUsed, cellMarks} {
 		require.Zero(t, kinds[k], "kind %d", k)
 	}
 }
@@ -215,6 +220,7 @@ func TestSavedStateThatIsBadIsRefused(t *testing.T) {
 	ns = w.cluster(1, 4)
 	w.run(2 * ruleNT)
 	w.settle(ns[0].command(func(s *state, now time.Duration, id uint64) output { return s.bumpEpoch(now, id) }))
+	ns[0].migrating(5, ns[1].core.id)
 	w.lose = kindsOf(msgStarted)
 	ns[0].forget(ns[1].core.id, false)
 	w.until("saved", func() bool { return ns[2].core.vote.startValue != nil })
@@ -251,7 +257,7 @@ func TestSavedStateThatIsBadIsRefused(t *testing.T) {
 			require.Contains(t, load(twice), "twice", "kind %d", c.key.kind)
 		}
 	}
-	for k := cellNode; k <= cellEpoch; k++ {
+	for k := cellNode; k <= cellMarks; k++ {
 		require.True(t, seen[k], "kind %d", k)
 	}
 
@@ -266,10 +272,12 @@ func TestSavedStateThatIsBadIsRefused(t *testing.T) {
 		c    cell
 		want string
 	}{
-		{"a kind to come", cell{cellKey{kind: cellEpoch + 1}, []byte{1}}, "unknown kind, expected 1 to 14"},
+		{"a kind to come", cell{cellKey{kind: cellMarks + 1}, []byte{1}}, "unknown kind, expected 1 to 15"},
 		{"no kind", cell{cellKey{}, []byte{1}}, "unknown kind"},
 		{"a promise with two records", cell{cellKey{kind: cellVote, id: [20]byte{9}}, encode(&voteCell{Records: make([]record, 2)})}, "2 records, expected at most one"},
 		{"a member under the id of another", cell{cellKey{kind: cellPeer, id: [20]byte{9}}, encode(&self)}, "entry of node " + self.ID.String()},
+		{"a mark beyond the slots", cell{cellKey{kind: cellMarks, page: 8}, encode(&marksCell{[]SlotMark{{Slot: NumSlots}}})}, "slot 16384, expected 0 to 16383"},
+		{"two marks of a slot", cell{cellKey{kind: cellMarks, page: 9}, encode(&marksCell{[]SlotMark{{Slot: 5}, {Slot: 5, Importing: true}}})}, "slot 5 after 5"},
 		{"a member in no state", cell{cellKey{kind: cellPeer, id: [20]byte{9}}, encode(&peerEntry{ID: NodeID{9}, State: 7})}, "state 7"},
 	} {
 		require.Contains(t, load(append(slices.Clone(voter), row.c)), row.want, row.name)

@@ -52,16 +52,18 @@ const (
 
 type cellPage [cellPageSlots]slotCell
 
-// slotCell is what requests know of a slot. The run loop alone changes gate and
-// turn.
+// slotCell is what requests know of a slot. The run loop alone changes gate,
+// turn and mark.
 type slotCell struct {
 	gate     atomic.Pointer[gate]
 	turn     atomic.Uint32        // raised when the slot goes, and when it comes by a move
-	adopting atomic.Pointer[hold] // what has come by a move is being made live; nil: is not
+	adopting atomic.Pointer[hold] // what has come by a move is being made live, or an old copy dropped; nil: is not
+	mark     atomic.Pointer[SlotMark]
 
-	mu      sync.RWMutex // guards what follows, and the slot's data
-	copying *outgoing    // the hand-over that takes a copy of each effect; nil: none
-	staging uint64       // job whose data comes in here; 0: none
+	mu       sync.RWMutex // guards what follows, and the slot's data
+	copying  *outgoing    // the hand-over that takes a copy of each effect; nil: none
+	staging  uint64       // job whose data comes in here; 0: none
+	imported bool         // keys have been written here while the slot was IMPORTING
 }
 
 // gate is who gets into a slot: everybody, or nobody until hold is over. A slot
@@ -180,6 +182,12 @@ type Request struct {
 	ReadOnly bool
 	// Name is what errors call it; "execute" by default.
 	Name string
+	// Asking says that the client has been sent here by ASK, for this once: a
+	// slot that is marked IMPORTING here serves it.
+	Asking bool
+	// Anyway is for what moves keys, one by one: a slot that is marked serves it
+	// whatever keys are here.
+	Anyway bool
 }
 
 func (r *Request) name() string {
@@ -211,20 +219,71 @@ func (r *Request) slot(maxKey int) (Slot, error) {
 
 // elsewhere says where a slot that is not served here is served.
 func (e *engine) elsewhere(slot Slot) error {
-	v := e.view.Load()
-	d := v.route(slot)
+	return answer(slot, e.view.Load().route(slot, question{}))
+}
+
+// answer is a decision as the caller sees it; nil: it is served here.
+func answer(slot Slot, d decision) error {
 	switch d.action {
+	case routeServe:
+		return nil
 	case routeMoved:
-		addr := d.owner.ClientAddr
-		if addr == "" {
-			addr = d.owner.Addr
-		}
-		return &MovedError{Slot: slot, Node: d.owner.ID, Addr: addr}
+		return &MovedError{Slot: slot, Node: d.node.ID, Addr: d.node.clientAddr()}
+	case routeAsk:
+		return &AskError{Slot: slot, Node: d.node.ID, Addr: d.node.clientAddr()}
 	case routeTryAgain:
-		return fmt.Errorf("%w: %s", ErrTryAgain, d.reason)
+		return &UnservedError{Slot: slot, Reason: d.reason, Err: ErrTryAgain}
 	default:
-		return fmt.Errorf("%w: %s", ErrClusterDown, d.reason)
+		return &UnservedError{Slot: slot, Reason: d.reason, Err: ErrClusterDown}
 	}
+}
+
+// clientAddr is where redirects send clients.
+func (n *NodeInfo) clientAddr() string {
+	if n.ClientAddr != "" {
+		return n.ClientAddr
+	}
+	return n.Addr
+}
+
+// marked decides about a request for a slot with a mark, under the lock of the
+// slot. serves is what its gate says. A hold is to be waited for.
+func (e *engine) marked(c *slotCell, slot Slot, m *SlotMark, l *leaseView, serves bool, r *Request) (*hold, error) {
+	if m.Importing && !serves {
+		if h := c.adopting.Load(); h != nil && (r.Asking || r.Anyway) {
+			return h, nil
+		}
+		if c.staging != 0 {
+			return nil, e.elsewhere(slot)
+		}
+	}
+	q := question{serves: serves, leased: e.held(l), mark: m, asking: r.Asking, anyway: r.Anyway}
+	if err := e.presence(slot, r, &q); err != nil {
+		return nil, err
+	}
+	return nil, answer(slot, e.view.Load().route(slot, q))
+}
+
+// presence looks which keys of a request are here, and touches none: a key whose
+// time has come is not there, and stays where it is.
+func (e *engine) presence(slot Slot, r *Request, q *question) error {
+	now := time.Now().UnixMilli()
+	for _, key := range r.Keys {
+		head, found, err := e.store.Get(uint16(slot), key, "")
+		if err == nil && !found {
+			_, found, err = e.ranked.At(uint16(slot), key, 0)
+		}
+		if err != nil {
+			return err
+		}
+		if found && (head.ExpireAt == 0 || head.ExpireAt > now) {
+			q.present++
+		} else {
+			q.missing++
+		}
+		q.several = q.several || key != r.Keys[0]
+	}
+	return nil
 }
 
 // await waits until a slot is not on hold any more.
@@ -265,7 +324,7 @@ func (e *engine) notServed(ctx context.Context, slot Slot, h *hold, s *stay) err
 
 // get reads a plain key. It is the path of a local Client.Get: no closure, no
 // Tx, nothing deferred, nothing allocated. served is false where the slot is not
-// served here now: then h may be waited for.
+// served here now, and h may be waited for, or where it has a mark.
 func (e *engine) get(slot Slot, key string, wait patience) (value []byte, found, served bool, h *hold, err error) {
 	l := e.lease.Load()
 	c := e.cell(slot)
@@ -278,7 +337,7 @@ func (e *engine) get(slot Slot, key string, wait patience) (value []byte, found,
 		return nil, false, true, nil, errWouldWait
 	}
 	turn := c.turn.Load()
-	if ok, h := c.enter(); !ok {
+	if ok, h := c.enter(); !ok || c.mark.Load() != nil {
 		c.mu.RUnlock()
 		return nil, false, false, h, nil
 	}
@@ -293,7 +352,7 @@ func (e *engine) get(slot Slot, key string, wait patience) (value []byte, found,
 	return entry.Value, found, true, nil, err
 }
 
-var errLeaseOver = fmt.Errorf("%w: this node's lease is over, or its rule over the shard has ended", ErrClusterDown)
+var errLeaseOver = &UnservedError{Reason: "this node's lease is over, or its rule over the shard has ended", Err: ErrClusterDown}
 
 // ---- execute
 
@@ -346,7 +405,12 @@ func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, tx *Tx, r *Req
 	defer tx.end() // outside the lock: it may have much to let go of
 	defer c.unlock(r.ReadOnly)
 	turn := c.turn.Load()
-	if ok, h := c.enter(); !ok {
+	ok, h := c.enter()
+	if m := c.mark.Load(); m != nil && h == nil {
+		if h, err := e.marked(c, slot, m, l, ok, r); h != nil || err != nil {
+			return err != nil, false, h, err
+		}
+	} else if !ok {
 		return false, false, h, nil
 	}
 	if c.copying != nil && !r.ReadOnly {
@@ -360,7 +424,8 @@ func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, tx *Tx, r *Req
 		if err = e.store.Apply(uint16(slot), tx.ops); err == nil {
 			ran = true
 			e.sweeper.noteExpiry(tx.ops)
-		e.watches.changed(slot, tx.ops)
+			e.watches.changed(slot, tx.ops)
+			c.imported = c.imported || !ok
 			if c.copying != nil {
 				c.copying.effects(slot, tx.ops)
 			}

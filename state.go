@@ -88,8 +88,12 @@ type (
 	// cancelled, or its slots have moved on.
 	stageEndTell struct{ job uint64 }
 	// adoptTell says that slots have come to this node's shard: staged data of
-	// these moves becomes live before the slots are served.
-	adoptTell struct{ slots moveRuns }
+	// these moves becomes live before the slots are served, and what this node
+	// has of the kept ones stays as it is.
+	adoptTell struct {
+		slots moveRuns
+		kept  SlotSet
+	}
 	// dropTell says that slots have gone and their new owner serves: their data
 	// is not needed here any more.
 	dropTell struct{ slots moveRuns }
@@ -177,6 +181,7 @@ type state struct {
 	bumps       []bump
 	stages      map[uint64]*heldStage // by job
 	arrived     moveRuns              // slots that have come in this step
+	kept        SlotSet               // those of them that were marked IMPORTING
 	gone        map[Slot]goneSlot
 	nextGone    time.Duration
 	confirm     confirming
@@ -185,6 +190,7 @@ type state struct {
 	wasLeased   bool
 
 	// Operators' commands.
+	marks     map[Slot]SlotMark // Saved
 	ops       []*operation
 	forwards  map[uint64]*forwarding   // asked of others
 	forwarded map[forwardKey]*slotPart // asked by others
@@ -231,6 +237,7 @@ func newState(cfg coreConfig, saved []cell) (*state, error) {
 		heard:     map[ShardID]uint64{},
 		stages:    map[uint64]*heldStage{},
 		gone:      map[Slot]goneSlot{},
+		marks:     map[Slot]SlotMark{},
 		forwards:  map[uint64]*forwarding{},
 		forwarded: map[forwardKey]*slotPart{},
 		dirty:     map[cellKey]struct{}{},
@@ -305,6 +312,9 @@ func (s *state) boot(now time.Duration) output {
 	s.self.heardAt = s.now
 	if s.cfg.alone && s.cluster.IsZero() && s.table.unassigned == NumSlots && len(s.peers.ordered) == 1 {
 		s.assignAll()
+	}
+	for _, m := range s.sortedMarks() {
+		s.tell(markTell{m.Slot, &m, false})
 	}
 	s.identitySaved()
 	s.reassess = true

@@ -9,9 +9,9 @@ import (
 )
 
 // A read hides a key whose time has come and leaves it where it is; the sweeper
-// removes it. It walks the slots that are served here, some keys at a time, and
-// goes on at once while a good part of what it sees has expired. A node that has
-// never stored a time of expiry does not walk at all.
+// removes it. It walks the slots that are served or imported here, some keys at
+// a time, and goes on at once while a good part of what it sees has expired. A
+// node that has never stored a time of expiry does not walk at all.
 
 const (
 	sweepEvery = 100 * time.Millisecond
@@ -90,7 +90,7 @@ func (w *sweeper) page() (keys int, expired []string) {
 	c.mu.RLock()
 	var items []store.Item
 	var next uint64
-	if ok, _ := c.enter(); ok {
+	if ok, _ := c.enter(); ok || c.mark.Load() != nil {
 		items, next, _ = w.e.store.Scan(uint16(slot), w.cursor, sweepPage)
 	}
 	c.mu.RUnlock()
@@ -109,7 +109,7 @@ func (w *sweeper) page() (keys int, expired []string) {
 // remove deletes a key if its time has really come, as any other write.
 func (w *sweeper) remove(ctx context.Context, key string) bool {
 	removed := false
-	r := Request{Keys: []string{key}, Name: "expire"}
+	r := Request{Keys: []string{key}, Name: "expire", Anyway: true}
 	_, err := w.e.execute(ctx, new(Tx), &r, func(tx *Tx) error {
 		e, found, err := w.e.store.Get(uint16(tx.slot), key, "")
 		if err != nil || !found || !tx.expired(&e) {

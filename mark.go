@@ -1,0 +1,225 @@
+package slotmesh
+
+import (
+	"fmt"
+	"time"
+)
+
+// Marks are Redis's own way to move a slot, key by key, under an operator's
+// hand: MIGRATING at the owner, IMPORTING at the node that is to have it.
+//
+//	owner      a key that is here is served; one that is not: ASK, to the other
+//	           node; some of several: TRYAGAIN
+//	importing  MOVED; after ASKING it serves, under its own lease, into its own store
+//
+// A node keeps its own marks, on disk, and tells nobody. They change where keys
+// are looked for and nothing about who owns the slot: that is for SETSLOT NODE,
+// a hand-over in place, which the owner refuses while it holds keys. The decision
+// ends both marks, and what was written under IMPORTING stays. A slot has a mark
+// or a hand-over with its data, not both.
+
+// SlotMark is a mark that an operator has put on a slot at this node.
+type SlotMark struct {
+	Slot      Slot
+	Node      NodeID // where keys go (MIGRATING), or come from (IMPORTING)
+	Importing bool
+}
+
+func (m SlotMark) forbidsHandOver() *commandError {
+	return invalid("slot %d is marked MIGRATING or IMPORTING: move its keys, or take the mark off with SETSLOT STABLE", m.Slot)
+}
+
+// markTell says that a slot has a mark now, or none any more (nil). stale says
+// that what this node still has of the slot is an old copy, to be dropped before
+// anybody sees it.
+type markTell struct {
+	slot  Slot
+	mark  *SlotMark
+	stale bool
+}
+
+// setSlotMigrating marks a slot of this node: its keys go to another node.
+func (s *state) setSlotMigrating(now time.Duration, id uint64, slot Slot, to NodeID) output {
+	s.begin(now)
+	s.onceDecided(id, func() { s.markSlot(id, SlotMark{Slot: slot, Node: to}) })
+	return s.end()
+}
+
+// setSlotImporting marks a slot of another node: its keys come here.
+func (s *state) setSlotImporting(now time.Duration, id uint64, slot Slot, from NodeID) output {
+	s.begin(now)
+	s.onceDecided(id, func() { s.markSlot(id, SlotMark{Slot: slot, Node: from, Importing: true}) })
+	return s.end()
+}
+
+// setSlotStable takes the mark off a slot. Keys stay where they are.
+func (s *state) setSlotStable(now time.Duration, id uint64, slot Slot) output {
+	s.begin(now)
+	s.onceDecided(id, func() {
+		err := s.maySetSlot(slot)
+		if err == nil {
+			s.unmark(slot)
+		}
+		s.reply(id, err)
+	})
+	return s.end()
+}
+
+func (s *state) markSlot(id uint64, m SlotMark) {
+	err := s.mayMark(m)
+	stale := false
+	if err == nil && m.Importing {
+		stale, err = s.claimCopy(m.Slot)
+	}
+	if err == nil {
+		s.setMark(m, stale)
+	}
+	s.reply(id, err)
+}
+
+// maySetSlot is what holds for every SETSLOT that changes marks.
+func (s *state) maySetSlot(slot Slot) *commandError {
+	switch {
+	case s.self.State == forgotten:
+		return hasBeenForgotten()
+	case s.table.primary(s.self.Shard) != s.id:
+		return invalid("Please use SETSLOT only with masters.")
+	case slot >= NumSlots:
+		return invalid("Invalid or out of range slot")
+	}
+	return nil
+}
+
+// mayMark checks in Redis's order and words.
+func (s *state) mayMark(m SlotMark) *commandError {
+	if err := s.maySetSlot(m.Slot); err != nil {
+		return err
+	}
+	own := s.table.slots.at(m.Slot).shard == s.self.Shard
+	p := s.peers.get(m.Node)
+	switch {
+	case m.Importing && own:
+		return invalid("I'm already the owner of hash slot %d", m.Slot)
+	case !m.Importing && !own:
+		return invalid("I'm not the owner of hash slot %d", m.Slot)
+	case p == nil || p.State == forgotten:
+		return invalid("I don't know about node %s", m.Node)
+	case s.followsAnother(p):
+		return invalid("Target node is not a master")
+	case own && s.givenBy(m.Slot) != nil:
+		return tryAgain("slot %d is being handed over", m.Slot)
+	case s.comesWithData(m.Slot):
+		return tryAgain("slot %d is being handed over to this node", m.Slot)
+	}
+	return nil
+}
+
+// followsAnother reports whether p's shard has another primary. One that has just
+// been met has not told of its shard yet.
+func (s *state) followsAnother(p *peer) bool {
+	e, known := s.table.shards[p.Shard]
+	return known && e.Node != p.ID
+}
+
+// comesWithData reports whether a hand-over has brought the data of a slot here.
+func (s *state) comesWithData(slot Slot) bool {
+	for _, h := range s.stages {
+		if !h.InPlace && h.overlaps(moveRuns{{First: slot, Last: slot}}) {
+			return true
+		}
+	}
+	return false
+}
+
+// claimCopy says what becomes of what this node may still have of a slot that
+// has left it and is to come back key by key. What it had when the slot was
+// released is nobody else's, and stays. What it had when the slot went to a new
+// owner is old, and must not show again; but while that is hearsay, it may be all
+// there is.
+func (s *state) claimCopy(slot Slot) (stale bool, err *commandError) {
+	g, gone := s.gone[slot]
+	switch {
+	case !gone:
+		return false, nil
+	case !g.nobody && !g.confirmed:
+		return false, tryAgain("slot %d has left this node by hearsay: its keys stay until a majority of the voters has confirmed it", slot)
+	}
+	delete(s.gone, slot)
+	return !g.nobody, nil
+}
+
+func (s *state) setMark(m SlotMark, stale bool) {
+	s.marks[m.Slot] = m
+	s.markChanged(m.Slot, markTell{m.Slot, &m, stale})
+}
+
+func (s *state) unmark(slot Slot) {
+	if _, marked := s.marks[slot]; marked {
+		delete(s.marks, slot)
+		s.markChanged(slot, markTell{slot: slot})
+	}
+}
+
+func (s *state) markChanged(slot Slot, t markTell) {
+	s.mark(cellKey{kind: cellMarks, page: uint8(slot / pageSlots)})
+	s.tell(t)
+	s.viewDirty = true
+}
+
+// unmarkAll takes off the marks for which a condition holds.
+func (s *state) unmarkAll(cond func(SlotMark) bool) {
+	for _, m := range s.sortedMarks() {
+		if cond(m) {
+			s.unmark(m.Slot)
+		}
+	}
+}
+
+// settleMark ends the mark of a slot that has changed hands, if it means nothing
+// any more: nobody migrates what is not theirs, or imports what is.
+func (s *state) settleMark(slot Slot, owner ShardID) {
+	m, marked := s.marks[slot]
+	if own := owner == s.self.Shard; !marked || own != m.Importing {
+		return
+	}
+	if m.Importing && !s.cluster.IsZero() {
+		s.kept.Add(slot)
+	}
+	s.unmark(slot)
+}
+
+func (s *state) sortedMarks() []SlotMark {
+	marks := make([]SlotMark, 0, len(s.marks))
+	for _, slot := range sortedKeys(s.marks) {
+		marks = append(marks, s.marks[slot])
+	}
+	return marks
+}
+
+// marksCell is the marks of a page of slots, as they are saved.
+type marksCell struct{ Marks []SlotMark }
+
+func (s *state) marksOf(page uint8) *marksCell {
+	c := &marksCell{}
+	for _, m := range s.sortedMarks() {
+		if m.Slot/pageSlots == Slot(page) {
+			c.Marks = append(c.Marks, m)
+		}
+	}
+	if len(c.Marks) == 0 {
+		return nil
+	}
+	return c
+}
+
+func (c *marksCell) check() error {
+	for i, m := range c.Marks {
+		if m.Slot >= NumSlots {
+			return fmt.Errorf("slot %d, expected 0 to %d", m.Slot, NumSlots-1)
+		}
+		if i > 0 && m.Slot <= c.Marks[i-1].Slot {
+			return fmt.Errorf("slot %d after %d, expected them to ascend", m.Slot, c.Marks[i-1].Slot)
+		}
+	}
+	return nil
+}
