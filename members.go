@@ -632,12 +632,21 @@ func (s *state) seedIs(name, addr string) {
 	}
 }
 
-// seedTick dials the seeds that are no known live members.
+// seedTick dials the seeds that are no known live members. Of nodes that are
+// known by hearsay alone a former by number has to hear that they are formers
+// too.
 func (s *state) seedTick() {
-	if len(s.seeds) == 0 || s.now < s.nextSeed {
+	if s.now < s.nextSeed {
 		return
 	}
 	s.nextSeed = s.now + s.cfg.nodeTimeout/5
+	if s.cluster.IsZero() && s.byNumber() {
+		for _, p := range s.peers.ordered {
+			if p != s.self && p.State == present && p.formNumbers == (formNumbers{}) {
+				s.post(p, &seedMsg{Claims: s.unformedClaims(), Form: s.cfg.form})
+			}
+		}
+	}
 	for _, sd := range s.seeds {
 		if sd.addr != s.cfg.addr && !s.livesAt(sd.addr) {
 			s.postAddr(sd.name, &seedMsg{Claims: s.unformedClaims(), Form: s.cfg.form})
