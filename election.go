@@ -211,9 +211,6 @@ func (s *state) voteRefused(p *peer, c *candidacy, m *refuseMsg) {
 			s.knowRecord(&m.Records[0])
 		}
 		wait := time.Duration(m.RetryIn) * time.Millisecond
-		if mutated(mutNoRankAgain) {
-			wait = nt / 2
-		}
 		c.asks[p.ID] = s.now + wait
 		s.wakeBy(c.asks[p.ID])
 	}
@@ -373,7 +370,7 @@ func (s *state) win(c *candidacy) {
 	for _, g := range c.grants {
 		l.maxLease = max(l.maxLease, time.Duration(g.MaxLease)*time.Millisecond)
 	}
-	if c.why == whyForce {
+	if c.why == whyForce && !mutated(mutForceNoWait) {
 		l.serveFrom = s.now + l.maxLease
 	}
 	r := s.repair(c)

@@ -26,7 +26,7 @@ const (
 	mutServeRestart // serves after a restart without D8
 	mutActiveOnly   // D3c not counted from this version of the voters
 	mutNoStartWait  // D3c not counted from the voter's start
-	mutNoRankAgain  // asks again without the wait that the refusal names
+	mutForceNoWait  // a winner by FORCE serves at once
 
 	// Leases: D7.
 	mutLeaseAny       // a lease for any claim of a primary
@@ -56,7 +56,6 @@ const (
 	mutForcedIgnored   // voters compared without forced
 
 	// Membership, formation, operators: D9, D13 to D15, Members.
-	mutTombTie      // equal versions: forgotten does not win
 	mutAddrVersion  // the address is under the membership version
 	mutFormEarly    // formation before all P·(1+R) are there
 	mutFormMerge    // groups that claim one slot merge
@@ -80,11 +79,11 @@ var mutantNames = [numMutants]string{
 	"none",
 	"grant-unsaved", "two-grants", "quorum-low", "old-entry", "mixed-versions", "implicit-voters",
 	"no-lease-wait", "same-any-epoch", "open-unnamed", "no-repair", "no-record",
-	"no-behind", "new-no-stand", "serve-restart", "active-only", "no-start-wait", "no-rank-again",
+	"no-behind", "new-no-stand", "serve-restart", "active-only", "no-start-wait", "force-no-wait",
 	"lease-any", "lease-full", "lease-old-epoch", "reply-epoch", "reply-lease", "stop-leases", "record-no-repeat",
 	"move-no-stage", "move-unopened", "move-below", "thaw-late", "late-slot", "stage-dropped", "move-any-before",
 	"start-bare", "start-saved-votes", "start-other-id", "count-inactive", "no-hand-out", "voters-follow", "forced-ignored",
-	"tomb-tie", "addr-version", "form-early", "form-merge", "form-no-lease", "form-serves-on", "form-push", "no-cluster-id", "reply-early", "reset-early", "take-alive",
+	"addr-version", "form-early", "form-merge", "form-no-lease", "form-serves-on", "form-push", "no-cluster-id", "reply-early", "reset-early", "take-alive",
 	"fail-alone", "late-blames",
 }
 

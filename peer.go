@@ -101,8 +101,6 @@ func (e *peerEntry) newerState(o *peerEntry) bool {
 	switch {
 	case e.Version != o.Version:
 		return e.Version > o.Version
-	case mutated(mutTombTie):
-		return false
 	case e.State != o.State:
 		return e.State > o.State
 	default:

@@ -107,10 +107,12 @@ func (w *simWorld) calmDown() {
 	w.calm = true
 	w.logf("calm")
 	w.cut = nil
-	w.noteIsolation(nil, false)
+	w.noteIsolation(nil)
 	w.faults = simFaults{opsEvery: w.faults.opsEvery, replyBy: time.Millisecond}
 	for _, n := range w.nodes {
-		n.paused = 0
+		if n.paused > w.now {
+			n.paused, n.stopEnd = 0, w.now
+		}
 		n.restart()
 	}
 }

@@ -7,8 +7,24 @@ import (
 )
 
 // What must hold, whatever happens. The checks look at what each step has
-// changed, and at everything each thousand steps and in the end. Names are
-// those of ARCHITECTURE.md.
+// changed, and at everything each thousand steps and in the end. Each names the
+// rule that it checks:
+//
+//	EP1  checkStep, checkLoaded    epochs never go down        OW0  checkInForce, checkVoters, checkWin, checkDecided
+//	EP2  checkSaved                saved before it is granted  OW1  checkAck, checkOverlap   one acknowledges
+//	EP3  noteGrant, checkWin       one vote, one winner        OW2  checkLease               under a lease
+//	EP4  checkGranted              votes of this epoch count   OW3  checkMinority            a minority stops
+//	EP5  checkPage                 one owner of (slot, move)   OW4  checkRestarted           a vote after a start
+//	EP7  checkRise                 bounded jumps               MG1  checkData                nothing acknowledged is lost
+//	EP8  checkRise                 each rise has a cause       MG6  checkPage                one owner in all views
+//	EP9  checkTable                a lost election leaves no trace
+//
+//	MB1  checkPeers                forgotten for good          LV1  unserved                 what can be served is
+//	MB2  afterForeign              no frame of other clusters  LV3  disagreement, behind     all agree
+//	MB3  (a schedule of its own)   one live instance of an id  LV6  stuck                    nothing waits for ever
+//	MB4  checkFailed               FAIL is a majority's word   D7   checkForced              a winner by force waits
+//	MB5  checkSlow                 who was stopped blames none D14  checkReplaced            who is reset votes no more
+//	MB6  checkPeers, checkTable    stale frames change nothing FM1  checkFormed              one cluster of a deployment
 
 // simLedger is what the checks remember of the whole history.
 type simLedger struct {
@@ -33,6 +49,7 @@ type simLedger struct {
 	winners map[simWinKey]NodeID               // EP3
 	grants  map[simGrantKey]NodeID             // EP3
 	voters  map[simVersionKey]voterSet         // OW0
+	newest  map[ClusterID]voterSet             // of them
 	asked4  map[simProposal]*simAnswers        // EP4, OW0: what has been asked of the voters
 	given   map[simGiverKey][]*simAnswers      // and of those, what gives slots away
 	highest uint64                             // EP8: epoch number that anybody has used
@@ -115,7 +132,7 @@ func (l *simLedger) init() {
 	l.committed, l.loose = map[simSlotKey]*simWrite{}, map[simSlotKey]bool{}
 	l.lastAck, l.resets = map[simSlotKey]simAckKey{}, map[simSlotKey]int{}
 	l.owners, l.epochs, l.winners = map[ClusterID]*[NumSlots][]ShardID{}, map[simEpochKey]bool{}, map[simWinKey]NodeID{}
-	l.grants, l.voters = map[simGrantKey]NodeID{}, map[simVersionKey]voterSet{}
+	l.grants, l.voters, l.newest = map[simGrantKey]NodeID{}, map[simVersionKey]voterSet{}, map[ClusterID]voterSet{}
 	l.asked4, l.given = map[simProposal]*simAnswers{}, map[simGiverKey][]*simAnswers{}
 	l.silent, l.formed = map[simSilentKey][]NodeID{}, map[uint64]ClusterID{}
 	l.started = map[simEpochKey]bool{}
@@ -159,6 +176,7 @@ func (w *simWorld) checkAck(n *simNode, op simPending) {
 		return // Redis's own rules hold until a cluster is formed
 	}
 	l.acks++
+	w.checkForced(n)
 	if l.unclean {
 		return
 	}
@@ -222,29 +240,53 @@ func (w *simWorld) checkRestarted(n *simNode) {
 	}
 }
 
+// checkForced: D7, a winner by force acknowledges nothing while a lease that it
+// has not waited for may run.
+func (w *simWorld) checkForced(n *simNode) {
+	if l := n.core.lead; l != nil && l.epoch.Unclean && w.now-n.forcedAt < w.nt*9/10 {
+		w.fail("D7", "%s acknowledges %v after it has won by force", n.name(), w.now-n.forcedAt)
+	}
+}
+
+// noteForced notes when a node has won by force.
+func (n *simNode) noteForced(e Epoch) {
+	if e.Unclean && e != n.forcedIn {
+		n.forcedAt, n.forcedIn = n.w.now, e
+	}
+}
+
 // checkMinority: OW3, a node that is cut off from the majority stops within a
 // NodeTimeout.
 func (w *simWorld) checkMinority(n *simNode) {
-	if n.isolatedAt == never {
-		return
-	}
-	if n.core.soleVoter() {
+	switch v := n.core.table.voters.Version; {
+	case n.isolatedAt == never:
+	case v != n.isolatedIn:
+		n.isolatedAt = never // others vote now
+	case n.core.soleVoter():
 		n.isolatedAt = w.now // it needs nobody
-		return
-	}
-	if w.now-n.isolatedAt > w.nt+w.nt/20 {
+	case w.now-n.isolatedAt > w.nt+w.nt/20:
 		w.fail("OW3", "%s acknowledges %v after it was cut off", n.name(), w.now-n.isolatedAt)
 	}
 }
 
-// noteIsolation notes who is cut off from everybody else.
-func (w *simWorld) noteIsolation(side map[*simNode]bool, oneWay bool) {
+// noteIsolation notes who is cut off from a majority of the voters that it
+// knows. A lease needs both ways.
+func (w *simWorld) noteIsolation(side map[*simNode]bool) {
 	for _, n := range w.nodes {
 		n.isolatedAt = never
-		if oneWay || side == nil || !side[n] || len(side) > 1 {
+		if side == nil || !n.up {
 			continue
 		}
-		n.isolatedAt = w.now
+		voters := &n.core.table.voters
+		near := 0
+		for _, o := range w.nodes {
+			if side[o] == side[n] && voters.hasMember(o.was.member) { // it may come back
+				near++
+			}
+		}
+		if near <= len(voters.Members)/2 {
+			n.isolatedAt, n.isolatedIn = w.now, voters.Version
+		}
 	}
 }
 
@@ -348,6 +390,7 @@ func (w *simWorld) checkSend(n *simNode, from *sender, m message) {
 		w.checkInForce(n, m.Voters)
 		l.answer(simProposal{from.Cluster, m.Shard, m.Epoch, m.Ballot == 0, m.Ballot}, simAnswer{voter, m.Voters})
 	case *recordMsg:
+		n.noteForced(m.Record.Epoch)
 		w.checkGranted(n, m)
 		l.propose(simProposal{cluster: from.Cluster, shard: m.Record.Shard, epoch: m.Record.Epoch, record: true}, m.Kept, false)
 	case *moveMsg:
@@ -512,6 +555,7 @@ func (w *simWorld) checkStep(n *simNode) {
 		n.durableEpoch = c.epochHigh
 	}
 	w.checkRise(n)
+	w.checkSlow(n)
 	w.noteOwn(n)
 	if c.table.sum != n.lastTable {
 		n.lastTable = c.table.sum
@@ -521,6 +565,7 @@ func (w *simWorld) checkStep(n *simNode) {
 		n.lastPeers = c.peers.sum
 		w.checkPeers(n)
 	}
+	n.was = simWas{member{c.id, c.key}, c.cluster, c.onlyNode() || c.self.State == forgotten}
 }
 
 // checkRise: EP7, a frame raises the epoch by a bounded amount; EP8, it rises to
@@ -642,6 +687,7 @@ func (w *simWorld) checkEvent(n *simNode, e Event) {
 			l.met[simMetKey{p.ID, p.Key, p.Version}] = true
 		}
 	case EventReset:
+		w.checkReplaced(n)
 		n.durableEpoch, n.wasReset = c.epochHigh, true
 		n.knownPeers = map[NodeID]simPeerSeen{}
 	case EventFormed:
@@ -662,6 +708,7 @@ func (w *simWorld) checkEvent(n *simNode, e Event) {
 		}
 	case EventPrimary:
 		l.reach("elected")
+		n.noteForced(e.Epoch)
 		w.checkWin(n, e)
 	case EventUnclean:
 		l.unclean = true
@@ -766,9 +813,47 @@ func (w *simWorld) checkVoters(n *simNode) {
 		w.fail("OW0", "%s: version %v of the voters is %x, elsewhere %x", n.name(), v.Version, v.ID, have.ID)
 	}
 	l.voters[k] = *v
+	if newest, ok := l.newest[k.cluster]; !ok || newest.Version.less(v.Version) {
+		l.newest[k.cluster] = *v
+	}
 	if v.Version.Number > 1 {
 		l.reach("voters changed")
 	}
+}
+
+// checkReplaced: D14, a node that is reset is of no voters any more, and those
+// who vote instead can decide.
+func (w *simWorld) checkReplaced(n *simNode) {
+	l := &w.ledger
+	if l.unclean || n.was.cluster.IsZero() || n.was.alone {
+		return
+	}
+	newest := l.newest[n.was.cluster]
+	if newest.hasMember(n.was.member) {
+		w.fail("D14", "%s is reset, and votes in version %v", n.name(), newest.Version)
+		return
+	}
+	k := 0
+	for _, o := range w.nodes {
+		if newest.hasMember(o.was.member) && o.was.cluster == n.was.cluster && o.holdsStart(newest.ID) {
+			k++
+		}
+	}
+	if k <= len(newest.Members)/2 {
+		w.fail("D14", "%s is reset, and %d voters of %d could decide", n.name(), k, len(newest.Members))
+	}
+}
+
+// holdsStart reports whether a node has a START, in memory or on disk.
+func (n *simNode) holdsStart(id uint64) bool {
+	if n.up {
+		v := &n.core.vote
+		return v.current != nil && v.current.ID == id || v.startValue != nil && v.startValue.ID == id
+	}
+	var current startValue
+	var saved startCell
+	return decodeValue(n.disk[cellKey{kind: cellCurrent}], &current) == nil && current.ID == id ||
+		decodeValue(n.disk[cellKey{kind: cellStart}], &saved) == nil && saved.Value.ID == id
 }
 
 // ---- frames of another cluster
@@ -842,6 +927,45 @@ func (w *simWorld) checkFailed(n *simNode) {
 	}
 }
 
+// checkSlow: MB5, a node that was stopped itself finds nobody silent for that.
+// It allows for half a NodeTimeout, and here for one stop.
+func (w *simWorld) checkSlow(n *simNode) {
+	c := n.core
+	if slices.Equal(c.silent, n.lastSilent) {
+		return
+	}
+	was := n.lastSilent
+	n.lastSilent = slices.Clone(c.silent)
+	if w.faults.lateTicks || w.now-n.stopBefore < 3*w.nt || w.now-n.bootAt < 3*w.nt {
+		return // what it allows for is used up
+	}
+	for _, id := range c.silent {
+		p := c.peers.get(id)
+		if p == nil || slices.Contains(was, id) || n.local()-p.firstSeen < 3*w.nt {
+			continue
+		}
+		heard := n.heard[id]
+		stopped := min(w.nt/2, max(0, n.stopEnd-max(n.stopAt, heard)))
+		if ran := w.now - heard - stopped; ran < c.silentAfter(p)*9/10-w.nt/10 {
+			w.fail("MB5", "%s finds %s silent, which it has heard %v ago, and was stopped from %v to %v", n.name(), id.short(), w.now-heard, n.stopAt, n.stopEnd)
+		}
+	}
+}
+
+// noteHeard notes that a frame has shown that its sender lives.
+func (n *simNode) noteHeard(from NodeID, before time.Duration) {
+	if p := n.core.peers.get(from); p != nil && p.heardAt > before {
+		n.heard[from] = n.w.now
+	}
+}
+
+func (n *simNode) heardAt(from NodeID) time.Duration {
+	if p := n.core.peers.get(from); p != nil {
+		return p.heardAt
+	}
+	return never
+}
+
 // simGroup is the nodes of one cluster.
 type simGroup struct {
 	id    ClusterID
@@ -870,8 +994,27 @@ func (w *simWorld) unsettled() string {
 		if !g.mayDecide() || w.ledger.unclean && g.startLost() {
 			continue // a majority of its voters is gone for good
 		}
-		if s := g.unsettled(w); s != "" {
+		if s := g.unsettled(); s != "" {
 			return s
+		}
+	}
+	return w.unformed()
+}
+
+// unformed: LV6, who knows each other and has all that it takes forms a cluster.
+func (w *simWorld) unformed() string {
+	for _, n := range w.nodes {
+		if !n.up || !n.core.cluster.IsZero() {
+			continue
+		}
+		formers := n.core.formers()
+		all := len(formers) > 0
+		for _, m := range formers {
+			i := slices.IndexFunc(w.nodes, func(o *simNode) bool { return o.up && o.core.id == m.ID && o.core.key == m.Key })
+			all = all && i >= 0 && w.nodes[i].core.cluster.IsZero()
+		}
+		if all {
+			return fmt.Sprintf("LV6: %s and %d others have not formed", n.name(), len(formers)-1)
 		}
 	}
 	return ""
@@ -910,15 +1053,36 @@ func (g *simGroup) mayDecide() bool {
 	return k > len(newest.Members)/2
 }
 
-func (g *simGroup) unsettled(w *simWorld) string {
+func (g *simGroup) unsettled() string {
+	for _, check := range []func() string{g.disagreement, g.stuck, g.behind, g.unserved} {
+		if s := check(); s != "" {
+			return s
+		}
+	}
+	return ""
+}
+
+// disagreement: LV3, all know the same table and the same members, and nothing is
+// being handed over any more.
+func (g *simGroup) disagreement() string {
 	first := g.nodes[0].core
 	for _, n := range g.nodes {
-		c := n.core
-		switch {
+		switch c := n.core; {
 		case c.table.sum != first.table.sum:
 			return fmt.Sprintf("LV3: %s and %s have different tables", n.name(), g.nodes[0].name())
 		case c.peers.sum != first.peers.sum:
 			return fmt.Sprintf("LV3: %s and %s know different members", n.name(), g.nodes[0].name())
+		case c.lead != nil && len(c.lead.gives) > 0:
+			return fmt.Sprintf("LV3: %s has a hand-over under way", n.name())
+		}
+	}
+	return ""
+}
+
+// stuck: LV6, nothing waits for an operator.
+func (g *simGroup) stuck() string {
+	for _, n := range g.nodes {
+		switch c := n.core; {
 		case !sameMembers(c.wantedVoters(), c.table.voters.Members):
 			return fmt.Sprintf("LV6: %s wants other voters: %d instead of %d", n.name(), len(c.wantedVoters()), len(c.table.voters.Members))
 		case c.isVoter() && !c.active():
@@ -929,14 +1093,9 @@ func (g *simGroup) unsettled(w *simWorld) string {
 			return fmt.Sprintf("LV6: commands are under way at %s", n.name())
 		case len(n.replies) > 0:
 			return fmt.Sprintf("LV6: %d commands are not answered at %s", len(n.replies), n.name())
-		case c.lead != nil && len(c.lead.gives) > 0:
-			return fmt.Sprintf("LV3: %s has a hand-over under way", n.name())
 		}
 	}
-	if s := g.behind(); s != "" {
-		return s
-	}
-	return g.unserved(w)
+	return ""
 }
 
 // behind: LV3, every voter has the record of every primary, so that any majority
@@ -960,7 +1119,7 @@ func (g *simGroup) behind() string {
 }
 
 // unserved: LV1, each slot that has a live owner is served by it alone.
-func (g *simGroup) unserved(w *simWorld) string {
+func (g *simGroup) unserved() string {
 	var served SlotSet
 	for _, n := range g.nodes {
 		c := n.core

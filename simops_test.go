@@ -425,9 +425,19 @@ func (w *simWorld) someCrash(n *simNode) {
 
 func (w *simWorld) somePause(n *simNode) {
 	if n.up {
-		n.paused = w.now + w.between(w.nt/10, 3*w.nt)
+		n.stop(w.between(w.nt/10, 3*w.nt))
 		w.logf("%s is paused until %v", n.name(), n.paused)
 	}
+}
+
+// stop keeps a node from running for a while.
+func (n *simNode) stop(d time.Duration) {
+	w := n.w
+	if w.now > n.stopEnd {
+		n.stopBefore, n.stopAt = n.stopEnd, w.now
+	}
+	n.stopEnd = max(n.stopEnd, w.now+d)
+	n.paused = n.stopEnd
 }
 
 func (w *simWorld) somePartition() {
@@ -448,12 +458,12 @@ func (w *simWorld) somePartition() {
 		}
 		return side[from] != side[to]
 	}
-	w.noteIsolation(side, oneWay)
+	w.noteIsolation(side)
 	w.logf("partition of %d nodes, one way %v", len(side), oneWay)
 	end := w.now + w.between(w.nt/4, 6*w.nt)
 	w.after(end-w.now, func() {
 		w.cut = nil
-		w.noteIsolation(nil, false)
+		w.noteIsolation(nil)
 		w.logf("healed")
 	})
 }

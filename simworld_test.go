@@ -151,8 +151,23 @@ type simNode struct {
 	knownShards          map[ShardID]Epoch
 	silentSince          time.Duration
 	isolatedAt           time.Duration
-	wasReset             bool // it is of no deployment any more
+	isolatedIn           voterVersion
+	forcedAt             time.Duration // when it has won by force
+	forcedIn             Epoch
+	heard                map[NodeID]time.Duration
+	stopAt, stopEnd      time.Duration // of its last stop
+	stopBefore           time.Duration // when the one before ended
+	lastSilent           []NodeID
+	was                  simWas // after its last step
+	wasReset             bool   // it is of no deployment any more
 	lastEpoch            uint64
+}
+
+// simWas is what a node was.
+type simWas struct {
+	member  member
+	cluster ClusterID
+	alone   bool // in its own eyes
 }
 
 type simPeerSeen struct {
@@ -318,7 +333,8 @@ func (n *simNode) boot(addr string) {
 	n.lastBuckets = [numBuckets]uint64{}
 	n.lastEpoch = core.epochHigh
 	n.tickAt = never
-	n.isolatedAt = never
+	n.isolatedAt, n.forcedAt, n.stopAt, n.stopEnd, n.stopBefore = never, never, never, never, never
+	n.heard, n.lastSilent, n.forcedIn = map[NodeID]time.Duration{}, nil, Epoch{}
 	if len(n.seeds) > 0 {
 		core.setSeeds(n.seeds)
 	}
@@ -561,9 +577,11 @@ func (w *simWorld) deliver(f *simFlight) {
 	}
 	w.mixHash(uint64(to.index)<<8 | uint64(f.msg.kind()))
 	before := w.beforeForeign(f, to)
+	heard := to.heardAt(f.from.ID)
 	w.reading = true
 	to.do(func(s *state, now time.Duration) output { return s.receive(now, f.from, f.to, f.msg) })
 	w.reading = false
+	to.noteHeard(f.from.ID, heard)
 	w.afterForeign(f, to, before)
 }
 

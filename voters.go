@@ -280,12 +280,12 @@ func (s *state) onStart(p *peer, m *startMsg) {
 func (s *state) saveStart(p *peer, m *startMsg) {
 	sv := &s.vote
 	v := m.Value
-	counted := m.Voters == s.table.voters.Version && (s.active() || mutated(mutCountInactive) && s.isVoter())
+	counted := m.Voters == s.table.voters.Version && s.active()
 	if counted && m.Ballot.less(sv.stop) {
 		return
 	}
-	if have := sv.startValue; have != nil && (v.Version.less(have.Version) || v.Version == have.Version && m.Ballot.less(sv.startBallot)) &&
-		!(mutated(mutCountInactive) && !s.active()) {
+	inactive := mutated(mutCountInactive) && !counted && s.isVoter() && m.Voters == s.table.voters.Version
+	if have := sv.startValue; have != nil && (v.Version.less(have.Version) || v.Version == have.Version && m.Ballot.less(sv.startBallot)) && !inactive {
 		return
 	}
 	if counted && sv.stop != m.Ballot {
@@ -300,7 +300,7 @@ func (s *state) saveStart(p *peer, m *startMsg) {
 	if mutated(mutStartSavedVotes) {
 		s.setVoters(v.voters(), pushNothing)
 	}
-	if counted {
+	if counted || inactive {
 		s.post(p, &startedMsg{m.Voters, m.Ballot, v.ID})
 	}
 }
