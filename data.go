@@ -629,6 +629,7 @@ func (s *dataServer) answer(q *request, bytes int) {
 	}
 	if q.op == opPublish {
 		if len(q.args) == 2 {
+			s.n.pubSub.received.Add(1)
 			s.n.pubSub.deliver(string(q.args[0]), q.args[1])
 		}
 		return

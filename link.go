@@ -114,6 +114,9 @@ type link struct {
 	to     wanted  // whom the other side wants: what it says is for this one
 	dialed bool
 
+	traffic *traffic // of the node; set before the link is used, as is contact
+	contact *contact // with the other node
+
 	mu    sync.Mutex
 	queue []message // guarded by mu
 	beat  *heartbeat
@@ -186,7 +189,6 @@ func (l *link) write(ctx context.Context, timeout time.Duration) {
 		for _, m := range msgs {
 			buf, _ = appendFrame(buf, m) // one that is over its limit is lost, like any message may be
 		}
-		clear(msgs)
 		if len(buf) == 0 {
 			continue
 		}
@@ -196,6 +198,10 @@ func (l *link) write(ctx context.Context, timeout time.Duration) {
 		if _, err := l.conn.Write(buf); err != nil {
 			return
 		}
+		for _, m := range msgs {
+			l.traffic.noteSent(l.contact, m.kind())
+		}
+		clear(msgs)
 		if cap(buf) > 1<<20 {
 			buf = nil
 		}
@@ -217,6 +223,7 @@ func (l *link) read(ctx context.Context, idle time.Duration, inbox chan<- delive
 		if err != nil {
 			return err
 		}
+		l.traffic.noteReceived(l.contact, m.kind())
 		select {
 		case inbox <- delivery{l.peer, l.to, m}:
 		case <-ctx.Done():
@@ -250,12 +257,15 @@ type links struct {
 	node *node
 	ctx  context.Context
 
-	mu      sync.Mutex // guards all below
-	peers   map[NodeID]*peerLink
-	dials   map[string]*dialState // by address
-	pending int                   // handshakes of accepted connections
-	conns   map[net.Conn]struct{}
-	closed  bool
+	traffic traffic
+
+	mu       sync.Mutex // guards all below
+	contacts map[NodeID]*contact
+	peers    map[NodeID]*peerLink
+	dials    map[string]*dialState // by address
+	pending  int                   // handshakes of accepted connections
+	conns    map[net.Conn]struct{}
+	closed   bool
 }
 
 // peerLink is the link to one node, if there is one.
@@ -272,7 +282,7 @@ type dialState struct {
 }
 
 func newLinks(n *node, ctx context.Context) *links {
-	return &links{node: n, ctx: ctx, peers: map[NodeID]*peerLink{}, dials: map[string]*dialState{}, conns: map[net.Conn]struct{}{}}
+	return &links{node: n, ctx: ctx, contacts: map[NodeID]*contact{}, peers: map[NodeID]*peerLink{}, dials: map[string]*dialState{}, conns: map[net.Conn]struct{}{}}
 }
 
 // send sends a message over the link to its node, dialing if there is none.
@@ -387,6 +397,7 @@ func (ls *links) adopt(l *link) *link {
 		old.close()
 	}
 	p.link = l
+	l.traffic, l.contact = &ls.traffic, ls.contactWith(l.peer.ID)
 	n := ls.node
 	n.wg.Go(func() { l.write(ls.ctx, max(n.cfg.NodeTimeout, 2*time.Second)) })
 	n.wg.Go(func() { ls.run(l) })

@@ -258,7 +258,7 @@ func (n *node) start() {
 	n.pubSub.init(n)
 	n.core.setSeeds(n.cfg.Seeds)
 	n.who.Store(n.core.who)
-	n.engine.view.Store(n.core.publish())
+	n.publish()
 	if n.meta != nil {
 		n.saver = newSaver(n.meta)
 		n.wg.Go(func() { n.saver.run(n.ctx) })
@@ -351,11 +351,17 @@ func (n *node) apply(out output) {
 	n.startServing(on)
 	if n.core.viewDirty {
 		n.core.viewDirty = false
-		n.engine.view.Store(n.core.publish())
+		n.publish()
 		id := n.core.id
 		n.id.Store(&id)
 		n.changed.notify()
 	}
+}
+
+func (n *node) publish() {
+	v := n.core.publish()
+	v.look = n.links.look
+	n.engine.view.Store(v)
 }
 
 // sendReady sends the messages whose save has completed, and returns the rest.
@@ -788,6 +794,11 @@ type Status struct {
 	Version    uint64 // of the voters
 	Changing   bool   // the voters are being changed
 	MustNotDie NodeID // the only voter of a cluster of several nodes: without it nothing is decided
+
+	// Messages of the bus since this node started, by kind ("HEARTBEAT", "VOTE",
+	// ..., "PUBLISH"); those that are zero are left out.
+	Sent, Received map[string]uint64
+	Dropped        uint64 // of Publish: messages that no longer fitted into the queue of a node, or found no way to it
 }
 
 // Status implements Node.
@@ -795,6 +806,8 @@ func (n *node) Status() Status {
 	v := n.engine.view.Load()
 	s := Status{Node: v.self.ID, Cluster: v.cluster, OK: v.ok, Reason: v.reason, Ready: v.ready, Unready: v.unready,
 		Members: len(v.nodes), Epoch: v.epoch, MyEpoch: v.leaders[v.self.Shard].epoch.Number, Version: v.voters.Version.Number, Changing: v.stopped}
+	s.Sent, s.Received = n.counts()
+	s.Dropped = n.pubSub.dropped.Load()
 	for _, m := range v.voters.Members {
 		s.Voters = append(s.Voters, m.ID)
 	}

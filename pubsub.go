@@ -17,6 +17,8 @@ type pubSub struct {
 	n       *node
 	dropped atomic.Uint64 // messages that found the queue of a member full, or no way to it
 
+	sent, received atomic.Uint64
+
 	mu        sync.Mutex
 	listeners map[*listener]struct{}   // guarded by mu, replaced at each change
 	out       map[NodeID]*messageQueue // guarded by mu
@@ -183,5 +185,7 @@ func (p *pubSub) sendOne(to NodeInfo, q *request) {
 	}
 	if err != nil {
 		p.dropped.Add(1)
+	} else {
+		p.sent.Add(1)
 	}
 }

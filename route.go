@@ -19,7 +19,8 @@ type SlotTable interface {
 	Move(slot Slot) uint64
 	// Shards are the shards that have slots, ascending by id.
 	Shards() []ShardInfo
-	// Nodes are the members, this node among them, ascending by id.
+	// Nodes are the members, this node among them, ascending by id. When they
+	// were heard is as of the call, whatever the age of the table.
 	Nodes() []NodeInfo
 	// Slots are the slots that a node serves as a primary.
 	Slots(node NodeID) SlotSet
@@ -42,9 +43,15 @@ type NodeInfo struct {
 	Shard      ShardID
 	Self       bool
 	Voter      bool
-	Silent     bool // this node has not heard it for a NodeTimeout (PFAIL)
-	Failed     bool // a majority of the voters says so (FAIL)
+	Epoch      uint64 // of its shard
+	Silent     bool   // this node has not heard it for a NodeTimeout (PFAIL)
+	Failed     bool   // a majority of the voters says so (FAIL)
 	Leaving    bool
+
+	// What this node sees of it at the moment: SlotTable.Nodes alone says so.
+	Connected    bool      // there is a control connection
+	PingSent     time.Time // of the first heartbeat to it that it has left without an answer for NodeTimeout/2; zero: none
+	PongReceived time.Time // of its last heartbeat; zero: none yet
 }
 
 // ShardInfo is a shard that has slots.
@@ -74,6 +81,7 @@ type view struct {
 	ready   bool
 	unready string // why not
 	stopped bool
+	look    func([]NodeInfo) // fills in what the node sees of the others now; nil: nobody does
 }
 
 // leader is who leads a shard.
@@ -98,7 +106,7 @@ func (s *state) publish() *view {
 			continue
 		}
 		index[p.ID] = len(v.nodes)
-		v.nodes = append(v.nodes, NodeInfo{ID: p.ID, Addr: p.Addr, ClientAddr: p.ClientAddr, Host: p.Host, Shard: p.Shard, Self: p == s.self,
+		v.nodes = append(v.nodes, NodeInfo{ID: p.ID, Addr: p.Addr, ClientAddr: p.ClientAddr, Host: p.Host, Shard: p.Shard, Self: p == s.self, Epoch: s.table.shards[p.Shard].Number,
 			Voter: s.table.voters.has(p.ID), Silent: s.silentHere(p), Failed: s.failed(p), Leaving: p.State == leaving})
 	}
 	for _, id := range s.table.order {
@@ -139,7 +147,13 @@ func (v *view) Move(slot Slot) uint64 { return v.entry(slot).move }
 func (v *view) Covered() bool { return v.covered }
 
 // Nodes implements SlotTable.
-func (v *view) Nodes() []NodeInfo { return slices.Clone(v.nodes) }
+func (v *view) Nodes() []NodeInfo {
+	nodes := slices.Clone(v.nodes)
+	if v.look != nil {
+		v.look(nodes)
+	}
+	return nodes
+}
 
 // Shards implements SlotTable.
 func (v *view) Shards() []ShardInfo {

@@ -108,7 +108,7 @@ func TestPublishedTable(t *testing.T) {
 	var table SlotTable = a.core.publish()
 	owner, ok := table.Owner(9000)
 	require.True(t, ok)
-	require.Equal(t, NodeInfo{ID: b.core.id, Addr: "addr-b", ClientAddr: "client-b", Host: "host-b", Shard: b.shard(), Voter: true}, owner)
+	require.Equal(t, NodeInfo{ID: b.core.id, Addr: "addr-b", ClientAddr: "client-b", Host: "host-b", Shard: b.shard(), Voter: true, Epoch: b.epoch().Number}, owner)
 	self, ok := table.Owner(5)
 	require.True(t, ok)
 	require.True(t, self.Self)

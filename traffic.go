@@ -1,0 +1,101 @@
+package slotmesh
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// What goes over the control connections, counted as it passes: for operators,
+// and for nothing that decides.
+
+// traffic counts messages by their kind.
+type traffic struct {
+	sent, received [numMsgKinds]atomic.Uint64
+}
+
+// contact is when this node has had to do with another one. Times are Unix
+// milliseconds.
+type contact struct {
+	heard atomic.Int64 // its last heartbeat; 0: none yet
+	asked atomic.Int64 // the first heartbeat to it since; 0: none
+}
+
+const contactsMax = 2 * tombstonesMax // at the bound those without a link are forgotten
+
+func (t *traffic) noteSent(c *contact, kind msgKind) {
+	t.sent[kind].Add(1)
+	if kind == msgHeartbeat {
+		c.asked.CompareAndSwap(0, time.Now().UnixMilli())
+	}
+}
+
+func (t *traffic) noteReceived(c *contact, kind msgKind) {
+	t.received[kind].Add(1)
+	if kind == msgHeartbeat {
+		c.heard.Store(time.Now().UnixMilli())
+		c.asked.Store(0)
+	}
+}
+
+// contactWith is that with a node, under ls.mu.
+func (ls *links) contactWith(id NodeID) *contact {
+	c := ls.contacts[id]
+	if c == nil {
+		if len(ls.contacts) >= contactsMax {
+			for old := range ls.contacts {
+				if ls.liveLink(old) == nil {
+					delete(ls.contacts, old)
+				}
+			}
+		}
+		c = &contact{}
+		ls.contacts[id] = c
+	}
+	return c
+}
+
+// look fills in what this node sees of the others now.
+func (ls *links) look(nodes []NodeInfo) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	late := time.Now().Add(-ls.node.cfg.NodeTimeout / 2).UnixMilli()
+	for i := range nodes {
+		n := &nodes[i]
+		if n.Self {
+			n.Connected = true
+			continue
+		}
+		n.Connected = ls.liveLink(n.ID) != nil
+		c := ls.contacts[n.ID]
+		if c == nil {
+			continue
+		}
+		if at := c.heard.Load(); at != 0 {
+			n.PongReceived = time.UnixMilli(at)
+		}
+		if at := c.asked.Load(); at != 0 && at <= late {
+			n.PingSent = time.UnixMilli(at)
+		}
+	}
+}
+
+// counted is the counts that are not zero. Messages of applications go another
+// way than those of the bus.
+func counted(counts *[numMsgKinds]atomic.Uint64, published uint64) map[string]uint64 {
+	byName := map[string]uint64{}
+	if published > 0 {
+		byName["PUBLISH"] = published
+	}
+	for k := range counts {
+		if n := counts[k].Load(); n > 0 {
+			byName[msgKind(k).String()] = n
+		}
+	}
+	return byName
+}
+
+// counts is the traffic of a node, by the names of messages.
+func (n *node) counts() (sent, received map[string]uint64) {
+	t, p := &n.links.traffic, &n.pubSub
+	return counted(&t.sent, p.sent.Load()), counted(&t.received, p.received.Load())
+}
