@@ -804,9 +804,11 @@ func (l *list) positions(value []byte, o posOptions) (places []int, err error) {
 		return wanted == 0 || int64(len(places)) < wanted
 	}
 	if o.rank > 0 {
-		return places, l.each(0, n, note)
+		err = l.each(0, n, note)
+	} else {
+		err = l.eachBack(l.len()-1, n, note)
 	}
-	return places, l.eachBack(l.len()-1, n, note)
+	return places, err
 }
 
 // ---- from one list to another
@@ -878,21 +880,16 @@ func moveItem(c *Call, fromLeft, toLeft bool, wait *waitFor) error {
 	return nil
 }
 
-// popOptions are what follows the keys of LMPOP or ZMPOP.
+// popOptions are what LMPOP, ZMPOP, and the two that wait, are told.
 type popOptions struct {
 	keys  [][]byte
 	low   bool // LEFT or MIN
 	count int
+	wait  *waitFor // nil: it does not wait
 }
 
-// popCount reads the number of keys of LMPOP, ZMPOP, and of the two that wait,
-// whose time comes before it.
+// popCount reads the number of keys, at args[at].
 func popCount(args [][]byte, at int) (int, error) {
-	if at == 2 {
-		if _, err := blockTimeout(args[1]); err != nil {
-			return 0, err
-		}
-	}
 	n, err := intBetween(args[at], 1, math.MaxInt64, errNumkeys)
 	if err != nil {
 		return 0, err
@@ -903,8 +900,8 @@ func popCount(args [][]byte, at int) (int, error) {
 	return int(n), nil
 }
 
-// parsePop reads the number of keys at args[at] and all that follows; low and
-// high name the two ends.
+// parsePop reads the number of keys at args[at] and all that follows, then the
+// time, where one comes before; low and high name the two ends.
 func parsePop(args [][]byte, at int, low, high string) (popOptions, error) {
 	n, err := popCount(args, at)
 	if err != nil {
@@ -915,26 +912,37 @@ func parsePop(args [][]byte, at int, low, high string) (popOptions, error) {
 	if !o.low && !equalFold(args[end], high) {
 		return o, errSyntax
 	}
-	switch rest := args[end+1:]; {
-	case len(rest) == 0:
-		return o, nil
-	case len(rest) < 2 || !equalFold(rest[0], "count"):
-		return o, errSyntax
-	default:
-		count, err := intBetween(rest[1], 1, math.MaxInt64, errCountZero)
-		if err == nil && len(rest) > 2 {
-			err = errSyntax
+	if rest := args[end+1:]; len(rest) > 0 {
+		if err := o.parseCount(rest); err != nil {
+			return o, err
 		}
-		o.count = int(count)
-		return o, err
 	}
+	if at == 1 {
+		return o, nil
+	}
+	timeout, err := blockTimeout(args[1])
+	o.wait = waiting(timeout, o.keys...)
+	return o, err
 }
 
-func runLMPop(c *Call) error { return popFirst(c, 1, nil) }
+func (o *popOptions) parseCount(rest [][]byte) error {
+	if len(rest) < 2 || !equalFold(rest[0], "count") {
+		return errSyntax
+	}
+	count, err := intBetween(rest[1], 1, math.MaxInt64, errCountZero)
+	if err == nil && len(rest) > 2 {
+		err = errSyntax
+	}
+	o.count = int(count)
+	return err
+}
+
+func runLMPop(c *Call) error  { return popFirst(c, 1) }
+func runBLMPop(c *Call) error { return popFirst(c, 2) }
 
 // popFirst pops from the first list that has items. The number of keys is at
 // args[at].
-func popFirst(c *Call, at int, wait *waitFor) error {
+func popFirst(c *Call, at int) error {
 	o, err := parsePop(c.Args, at, "left", "right")
 	if err != nil {
 		return err
@@ -959,10 +967,8 @@ func popFirst(c *Call, at int, wait *waitFor) error {
 		c.bulks(values)
 		return nil
 	}
-	if c.wait = wait; wait == nil {
+	if c.wait = o.wait; c.wait == nil {
 		c.Reply.NullArray()
-	} else {
-		wait.keys = o.keys
 	}
 	return nil
 }
@@ -1057,12 +1063,4 @@ func blockingMove(c *Call, fromLeft, toLeft bool, at int) error {
 	wait := waiting(timeout, c.Args[1])
 	wait.refused = (*Reply).Null
 	return moveItem(c, fromLeft, toLeft, wait)
-}
-
-func runBLMPop(c *Call) error {
-	timeout, err := blockTimeout(c.Args[1])
-	if err != nil {
-		return err
-	}
-	return popFirst(c, 2, waiting(timeout))
 }

@@ -160,13 +160,16 @@ func (k *collection) at(i int) (store.Item, error) {
 	return it, err
 }
 
-const walkPage = 1024 // fields that are read at a time
+const (
+	walkPage    = 1024 // fields that are read at a time, at most
+	unknownSize = 32   // fields that are read at first where nothing is known of their number
+)
 
 // walk calls f with the fields of a key from one on, in order, until it returns
-// false. expected is about how many there will be.
+// false. expected is about how many there will be: pages grow where there are
+// more.
 func (c *Call) walk(key, from string, expected int, f func(*store.Item) bool) error {
-	limit := max(1, min(expected, walkPage))
-	for {
+	for limit := max(1, min(expected, walkPage)); ; limit = min(4*limit, walkPage) {
 		items, more, err := c.Tx.Range(key, from, limit)
 		if err != nil {
 			return err
@@ -186,8 +189,7 @@ func (c *Call) walk(key, from string, expected int, f func(*store.Item) bool) er
 // walkBack calls f with the fields of a key before one, the last of them first,
 // until it returns false.
 func (c *Call) walkBack(key, before string, expected int, f func(*store.Item) bool) error {
-	limit := max(1, min(expected, walkPage))
-	for {
+	for limit := max(1, min(expected, walkPage)); ; limit = min(4*limit, walkPage) {
 		items, more, err := c.Tx.RangeBack(key, before, limit)
 		if err != nil {
 			return err

@@ -744,11 +744,17 @@ type part struct {
 	offset, limit int64
 }
 
-// whole is all of a range.
-func whole() part { return part{limit: -1} }
+// found is a part of a range: a window, or where low is set a part of the fields
+// of the second kind from low up to high. Their ranks cost more to learn than to
+// walk over a few of them.
+type found struct {
+	window
+	low, high string
+	part      part
+}
 
 // spanOf finds the members of a part of a range.
-type spanOf func(z *sortedSet, p part) (window, error)
+type spanOf func(z *sortedSet, p part) (found, error)
 
 // parseSpan reads the two ends of a range.
 func parseSpan(by rangeKind, low, high []byte) (spanOf, error) {
@@ -772,12 +778,12 @@ func rankSpan(low, high []byte) (spanOf, error) {
 	if !ok {
 		return nil, errNotInteger
 	}
-	return func(z *sortedSet, p part) (window, error) {
+	return func(z *sortedSet, p part) (found, error) {
 		from, n := span(start, stop, z.count)
 		if p.back {
 			from = z.count - from - n
 		}
-		return window{from, n}, nil
+		return found{window: window{from, n}, part: p}, nil
 	}, nil
 }
 
@@ -798,26 +804,70 @@ func scoreSpan(low, high []byte) (spanOf, error) {
 	if !below {
 		to++
 	}
-	return func(z *sortedSet, p part) (window, error) {
-		if from >= to {
-			return window{}, nil
+	return func(z *sortedSet, p part) (found, error) {
+		if z.count == 0 || from >= to {
+			return found{}, nil
 		}
-		return z.between(scorePlace(from, ""), scorePlace(to, ""), p)
+		return found{low: scorePlace(from, ""), high: scorePlace(to, ""), part: p}, nil
 	}, nil
 }
 
-// between is a part of the members from one field of the second kind up to
-// another.
-func (z *sortedSet) between(from, to string, p part) (window, error) {
-	first, err := z.rank(from)
+// window learns the ranks of what was found.
+func (z *sortedSet) window(f found) (window, error) {
+	if f.low == "" {
+		return f.window, nil
+	}
+	first, err := z.rank(f.low)
 	if err != nil {
 		return window{}, err
 	}
-	end, err := z.rank(to)
+	end, err := z.rank(f.high)
 	if err != nil {
 		return window{}, err
 	}
-	return window{first, max(0, end-first)}.part(p), nil
+	return window{first, max(0, end-first)}.part(f.part), nil
+}
+
+// all is the ranks of a whole range.
+func (z *sortedSet) all(find spanOf) (window, error) {
+	f, err := find(z, part{limit: -1})
+	if err != nil {
+		return window{}, err
+	}
+	return z.window(f)
+}
+
+// found returns the members that were found, in order or the other way.
+func (z *sortedSet) found(f found) ([]scored, error) {
+	if f.low == "" || f.part.offset != 0 {
+		w, err := z.window(f)
+		if err != nil {
+			return nil, err
+		}
+		return z.members(w, f.part.back)
+	}
+	if f.part.limit == 0 {
+		return nil, nil
+	}
+	var all []scored
+	visit := func(it *store.Item) bool {
+		if it.Field < f.low || it.Field >= f.high {
+			return false
+		}
+		all = append(all, scoredOf(it.Field))
+		return int64(len(all)) != f.part.limit
+	}
+	expected := unknownSize
+	if limit := f.part.limit; limit > 0 {
+		expected = int(min(limit, walkPage))
+	}
+	var err error
+	if f.part.back {
+		err = z.c.walkBack(z.key, f.high, expected, visit)
+	} else {
+		err = z.c.walk(z.key, f.low, expected, visit)
+	}
+	return all, err
 }
 
 // parseScoreEnd reads an end of a range of scores; '(' leaves that score out. As
@@ -903,25 +953,26 @@ func lexSpan(low, high []byte) (spanOf, error) {
 	return r.find, nil
 }
 
-func (r *lexRange) find(z *sortedSet, p part) (window, error) {
+func (r *lexRange) find(z *sortedSet, p part) (found, error) {
 	if z.count == 0 || r.empty() {
-		return window{}, nil
+		return found{}, nil
 	}
 	first, err := z.member(0)
 	if err != nil {
-		return window{}, err
+		return found{}, err
 	}
 	last, err := z.member(z.count - 1)
 	if err != nil {
-		return window{}, err
+		return found{}, err
 	}
 	if key := scoreKey(first.score); key == scoreKey(last.score) {
-		return z.between(r.low.from(key), r.high.to(key), p)
+		return found{low: r.low.from(key), high: r.high.to(key), part: p}, nil
 	}
 	if !r.aboveLow(last.name) || !r.belowHigh(first.name) {
-		return window{}, nil
+		return found{}, nil
 	}
-	return r.walk(z, p)
+	w, err := r.walk(z, p)
+	return found{window: w, part: p}, err
 }
 
 // from is where a range that begins here begins among the members of a score.
@@ -1091,11 +1142,11 @@ func rangeCommand(c *Call, source int, o rangeOptions) error {
 	if err != nil {
 		return err
 	}
-	w, err := find(&z, o.part)
+	f, err := find(&z, o.part)
 	if err != nil {
 		return err
 	}
-	members, err := z.members(w, o.back)
+	members, err := z.found(f)
 	switch {
 	case err != nil:
 		return err
@@ -1118,7 +1169,7 @@ func countRange(c *Call, by rangeKind) error {
 	if err != nil {
 		return err
 	}
-	w, err := find(&z, whole())
+	w, err := z.all(find)
 	if err != nil {
 		return err
 	}
@@ -1139,7 +1190,7 @@ func removeRange(c *Call, by rangeKind) error {
 	if err != nil {
 		return err
 	}
-	w, err := find(&z, whole())
+	w, err := z.all(find)
 	if err != nil {
 		return err
 	}
@@ -1209,11 +1260,12 @@ func (z *sortedSet) pop(low bool, count int64) ([]scored, error) {
 	return members, z.save()
 }
 
-func runZMPop(c *Call) error { return popFirstScored(c, 1, nil) }
+func runZMPop(c *Call) error  { return popFirstScored(c, 1) }
+func runBZMPop(c *Call) error { return popFirstScored(c, 2) }
 
 // popFirstScored pops from the first sorted set that has members. The number of
 // keys is at args[at].
-func popFirstScored(c *Call, at int, wait *waitFor) error {
+func popFirstScored(c *Call, at int) error {
 	o, err := parsePop(c.Args, at, "min", "max")
 	if err != nil {
 		return err
@@ -1231,11 +1283,10 @@ func popFirstScored(c *Call, at int, wait *waitFor) error {
 			c.Reply.BulkString(m.name)
 			c.Reply.Double(m.score)
 		}
-	case wait == nil:
+	case o.wait == nil:
 		c.Reply.NullArray()
 	default:
-		wait.keys = o.keys
-		c.wait = wait
+		c.wait = o.wait
 	}
 	return nil
 }
@@ -1280,14 +1331,6 @@ func blockingPopScored(c *Call, low bool) error {
 	c.Reply.BulkString(members[0].name)
 	c.Reply.Double(members[0].score)
 	return nil
-}
-
-func runBZMPop(c *Call) error {
-	timeout, err := blockTimeout(c.Args[1])
-	if err != nil {
-		return err
-	}
-	return popFirstScored(c, 2, waiting(timeout))
 }
 
 // ---- chance and scans
