@@ -92,16 +92,18 @@ func TestGlobIsNotSlowOnManyStars(t *testing.T) {
 	}
 }
 
+func lower(s string) string { return string(appendLower(nil, []byte(s))) }
+
 // FuzzGlob compares with patterns whose meaning is plain.
 func FuzzGlob(f *testing.F) {
 	f.Add("a*[b-", "abc")
 	f.Add("[^\\]*]", "x]")
 	f.Add("\\", "")
 	f.Fuzz(func(t *testing.T, pattern, text string) {
-		globMatch(pattern, text)
-		globMatchFold(pattern, text)
-		if text != "" && !globMatch(pattern, text) && globMatch(pattern+"*", text) != globMatch(pattern+"**", text) {
-			t.Errorf("%q: a second star at the end of %q makes a difference", text, pattern)
+		if !strings.Contains(pattern, "[") {
+			if got, want := globMatchFold(pattern, text), globMatch(lower(pattern), lower(text)); got != want {
+				t.Errorf("globMatchFold(%q, %q) = %v, want %v", pattern, text, got, want)
+			}
 		}
 		var quoted strings.Builder
 		for i := range len(text) {

@@ -3,6 +3,7 @@ package resp
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -607,10 +608,15 @@ func runLRange(c *Call) error {
 	}
 	from, n := span(start, stop, l.len())
 	c.Reply.Array(n)
-	return l.each(from, n, func(_ int, v []byte) bool {
+	err = l.each(from, n, func(_ int, v []byte) bool {
 		c.Reply.Bulk(v)
+		n--
 		return true
 	})
+	if err == nil && n != 0 {
+		return fmt.Errorf("list %.64q lacks %d of the items that its head tells of", l.key, n)
+	}
+	return err
 }
 
 func runLTrim(c *Call) error {
