@@ -395,6 +395,24 @@ func TestExpiredKeysOfMarkedSlotsAreSwept(t *testing.T) {
 	})
 }
 
+// Who watches a key at the importing node is told when that is not the place any
+// more, and not when the slot comes.
+func TestWatchOfAnImportingSlot(t *testing.T) {
+	halfMoves(t, func(t *testing.T, h *halfMoved) {
+		var told []string
+		w := h.b.Watch(func(key string, gone bool) { told = append(told, fmt.Sprint(strings.TrimPrefix(key, h.tag), " ", gone)) })
+		defer w.Close()
+		w.Add(h.tag + "k")
+		h.put(h.b, "k")
+		require.NoError(t, h.b.Admin().SetSlotStable(t.Context(), h.slot))
+		require.Equal(t, []string{"k false", "k true"}, told)
+		require.NoError(t, h.b.Admin().SetSlotImporting(t.Context(), h.slot, h.a.ID()))
+		require.NoError(t, h.b.Admin().SetSlots(t.Context(), h.slots(), h.b.ID()))
+		require.Len(t, told, 2)
+		require.Equal(t, "k", h.answer(h.b, false, false, "k"))
+	})
+}
+
 func TestAnImportingSlotIsFlushedWhereItIs(t *testing.T) {
 	halfMoves(t, func(t *testing.T, h *halfMoved) {
 		h.put(h.a, "k1")

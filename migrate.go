@@ -798,6 +798,9 @@ func (j *jobs) mark(t markTell) {
 	if t.mark != nil && t.mark.Importing && c.mark.Load() == nil {
 		c.turn.Add(1) // so that no drop of what was here before comes late
 	}
+	if was := c.mark.Load(); was != nil && was.Importing && t.mark == nil && c.closed() && !j.n.core.table.slotIsOf(t.slot, j.n.core.self.Shard) {
+		defer j.n.tellGone(oneSlotSet(t.slot)) // what waits here for keys waits at the wrong node
+	}
 	if !t.stale {
 		c.mark.Store(t.mark)
 		return

@@ -655,6 +655,7 @@ func (n *node) Close() error {
 		}
 		n.links.close()
 		n.data.close()
+		n.pubSub.close()
 		n.wg.Wait()
 		n.engine.close()
 		close(n.closed)

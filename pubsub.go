@@ -20,6 +20,7 @@ type pubSub struct {
 	sent, received atomic.Uint64
 
 	mu        sync.Mutex
+	closed    bool                     // guarded by mu
 	listeners map[*listener]struct{}   // guarded by mu, replaced at each change
 	out       map[NodeID]*messageQueue // guarded by mu
 }
@@ -30,8 +31,8 @@ type listener struct {
 
 // messageQueue is what waits to be sent to a member.
 type messageQueue struct {
-	to    NodeInfo
 	mu    sync.Mutex
+	to    NodeInfo   // guarded by mu: its address may change
 	items []*request // guarded by mu
 	bytes int        // guarded by mu
 	ended bool       // guarded by mu
@@ -96,30 +97,43 @@ func (p *pubSub) deliver(channel string, payload []byte) (receivers int) {
 
 // queue puts a message behind the others for a member.
 func (p *pubSub) queue(to NodeInfo, q *request) {
-	for !p.queueOf(to).add(p, q) {
+	for {
+		m := p.queueOf(to)
+		if m == nil || m.add(p, to, q) {
+			return
+		}
 		// It has just ended, with nothing left to send: a new one takes its place.
 	}
 }
 
+// queueOf is the queue of a member; nil: the node closes.
 func (p *pubSub) queueOf(to NodeInfo) *messageQueue {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	m := p.out[to.ID]
-	if m == nil {
-		m = &messageQueue{to: to, wake: make(chan struct{}, 1)}
+	if m == nil && !p.closed {
+		m = &messageQueue{wake: make(chan struct{}, 1)}
 		p.out[to.ID] = m
-		p.n.wg.Go(func() { p.send(m) })
+		p.n.wg.Go(func() { p.send(to.ID, m) })
 	}
 	return m
 }
 
+// close lets no new goroutine begin.
+func (p *pubSub) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+}
+
 // add reports whether somebody will send what is in the queue.
-func (m *messageQueue) add(p *pubSub, q *request) bool {
+func (m *messageQueue) add(p *pubSub, to NodeInfo, q *request) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.ended {
 		return p.n.ctx.Err() != nil
 	}
+	m.to = to
 	if size := q.size() + publishOverhead; m.bytes > 0 && m.bytes+size > publishQueueMax {
 		p.dropped.Add(1)
 	} else {
@@ -129,27 +143,25 @@ func (m *messageQueue) add(p *pubSub, q *request) bool {
 	return true
 }
 
-func (m *messageQueue) take() []*request {
+func (m *messageQueue) take() (NodeInfo, []*request) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	items := m.items
 	m.items, m.bytes = nil, 0
-	return items
+	return m.to, items
 }
 
 // send sends what is in a queue, until there has been nothing for a while.
-func (p *pubSub) send(m *messageQueue) {
+func (p *pubSub) send(id NodeID, m *messageQueue) {
 	idle := time.NewTimer(dataIdle)
 	defer idle.Stop()
 	for {
 		select {
 		case <-m.wake:
-			for _, q := range m.take() {
-				p.sendOne(m.to, q)
-			}
+			p.sendAll(m)
 			idle.Reset(dataIdle)
 		case <-idle.C:
-			if p.end(m) {
+			if p.end(id, m) {
 				return
 			}
 			idle.Reset(dataIdle)
@@ -163,7 +175,7 @@ func (p *pubSub) send(m *messageQueue) {
 }
 
 // end takes an empty queue away.
-func (p *pubSub) end(m *messageQueue) bool {
+func (p *pubSub) end(id NodeID, m *messageQueue) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	m.mu.Lock()
@@ -172,20 +184,37 @@ func (p *pubSub) end(m *messageQueue) bool {
 		return false
 	}
 	m.ended = true
-	delete(p.out, m.to.ID)
+	delete(p.out, id)
 	return true
 }
 
-func (p *pubSub) sendOne(to NodeInfo, q *request) {
-	ctx, cancel := context.WithTimeout(p.n.ctx, p.n.cfg.NodeTimeout)
-	defer cancel()
-	c, err := p.n.data.get(ctx, to)
-	if err == nil {
-		err = c.send(ctx, frameRequest, q.size(), q.append)
-	}
-	if err != nil {
-		p.dropped.Add(1)
-	} else {
+// sendAll sends what waits. A member that cannot be reached misses all of it:
+// nobody wants to be told much later.
+func (p *pubSub) sendAll(m *messageQueue) {
+	to, items := m.take()
+	for i, q := range items {
+		if err := p.sendOne(to, q); err != nil {
+			_, more := m.take()
+			p.dropped.Add(uint64(len(items) - i + len(more)))
+			return
+		}
 		p.sent.Add(1)
 	}
+}
+
+// sendOne tries twice: a connection that was idle may have ended just now.
+func (p *pubSub) sendOne(to NodeInfo, q *request) error {
+	ctx, cancel := context.WithTimeout(p.n.ctx, p.n.cfg.NodeTimeout)
+	defer cancel()
+	var err error
+	for range 2 {
+		var c *dataConn
+		if c, err = p.n.data.get(ctx, to); err != nil {
+			return err
+		}
+		if err = c.send(ctx, frameRequest, q.size(), q.append); err == nil {
+			return nil
+		}
+	}
+	return err
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/slotmesh/slotmesh/transport"
 	"github.com/stretchr/testify/require"
@@ -78,6 +79,61 @@ func TestMessagesToASlowMemberAreDropped(t *testing.T) {
 			require.NoError(t, err)
 		}
 		require.GreaterOrEqual(t, nodes[0].(*node).pubSub.dropped.Load(), uint64(20))
+	})
+}
+
+// A member that is away misses what is published meanwhile, and hears what comes
+// after it is back, at a new address too.
+func TestAMemberThatIsAwayMissesMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := transport.NewMemory()
+		dir := t.TempDir()
+		start := func(addr string, i int) Node {
+			n, err := Start(t.Context(), Config{Addr: addr, Transport: mem, Seeds: []string{"a", "b"}, Primaries: 2, Dir: fmt.Sprint(dir, i)})
+			require.NoError(t, err)
+			return n
+		}
+		a, b := start("a", 0), start("b", 1)
+		defer a.Close()
+		for _, n := range []Node{a, b} {
+			require.NoError(t, n.Ready(t.Context()))
+		}
+		publish := func(text string) {
+			_, err := a.Publish(t.Context(), "c", []byte(text))
+			require.NoError(t, err)
+		}
+		publish("before")
+		synctest.Wait()
+		b.Close()
+		for i := range 10 {
+			publish(fmt.Sprint("lost ", i))
+		}
+		time.Sleep(time.Minute)
+		b = start("elsewhere", 1)
+		defer b.Close()
+		require.NoError(t, b.Ready(t.Context()))
+		require.Eventually(t, func() bool {
+			for _, x := range a.Table().Nodes() {
+				if x.Addr == "elsewhere" {
+					return true
+				}
+			}
+			return false
+		}, time.Minute, time.Millisecond)
+		var mu sync.Mutex
+		var got []string
+		defer b.Subscribe(func(_ string, payload []byte) int {
+			mu.Lock()
+			defer mu.Unlock()
+			got = append(got, string(payload))
+			return 1
+		})()
+		publish("after")
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		require.Equal(t, []string{"after"}, got)
+		require.Equal(t, uint64(10), a.Status().Dropped)
 	})
 }
 
