@@ -158,12 +158,12 @@ func (v *view) Nodes() []NodeInfo {
 // Shards implements SlotTable.
 func (v *view) Shards() []ShardInfo {
 	slots := map[ShardID]*SlotSet{}
-	for i := range NumSlots {
-		if id := v.entry(Slot(i)).shard; !id.IsZero() {
+	for r := range v.runs() {
+		if id := v.entry(r.First).shard; !id.IsZero() {
 			if slots[id] == nil {
 				slots[id] = &SlotSet{}
 			}
-			slots[id].Add(Slot(i))
+			slots[id].AddRange(r)
 		}
 	}
 	shards := make([]ShardInfo, 0, len(slots))
@@ -200,13 +200,25 @@ func (v *view) Slots(node NodeID) SlotSet {
 // All implements SlotTable.
 func (v *view) All() iter.Seq2[SlotRange, NodeInfo] {
 	return func(yield func(SlotRange, NodeInfo) bool) {
+		for r := range v.runs() {
+			if n, ok := v.Owner(r.First); ok && !yield(r, n) {
+				return
+			}
+		}
+	}
+}
+
+// runs walks the ranges of slots of one shard, ascending; nobody's are ranges,
+// too.
+func (v *view) runs() iter.Seq[SlotRange] {
+	return func(yield func(SlotRange) bool) {
 		for first := 0; first < NumSlots; {
 			shard := v.entry(Slot(first)).shard
 			last := first
 			for last+1 < NumSlots && v.entry(Slot(last+1)).shard == shard {
 				last++
 			}
-			if n, ok := v.Owner(Slot(first)); ok && !yield(SlotRange{Slot(first), Slot(last)}, n) {
+			if !yield(SlotRange{Slot(first), Slot(last)}) {
 				return
 			}
 			first = last + 1

@@ -141,33 +141,65 @@ type member struct {
 	port    int
 	busPort int
 	primary slotmesh.NodeID // zero: it is one itself
-	slots   slotmesh.SlotSet
+	slots   *slotmesh.SlotSet
 }
 
-// members are the nodes of a table, ascending by id.
-func members(t slotmesh.SlotTable) []member {
-	primaries := map[slotmesh.ShardID]slotmesh.NodeID{}
-	slots := map[slotmesh.NodeID]slotmesh.SlotSet{}
-	for _, s := range t.Shards() {
-		primaries[s.ID] = s.Primary
-		slots[s.Primary] = s.Slots
+// owners is who has which slots by a table: worked out once per table, for
+// clients ask for it again and again. It must not be changed.
+type owners struct {
+	table   slotmesh.SlotTable
+	primary map[slotmesh.ShardID]slotmesh.NodeID // of shards with slots
+	slots   map[slotmesh.NodeID]*slotmesh.SlotSet
+}
+
+func (s *Server) owners() *owners {
+	table := s.node.Table()
+	if kept := s.shown.Load(); kept != nil && kept.table == table {
+		return kept
 	}
-	infos := t.Nodes()
+	o := &owners{table, map[slotmesh.ShardID]slotmesh.NodeID{}, map[slotmesh.NodeID]*slotmesh.SlotSet{}}
+	for _, shard := range table.Shards() {
+		o.primary[shard.ID] = shard.Primary
+		o.slots[shard.Primary] = &shard.Slots
+	}
+	s.shown.Store(o)
+	return o
+}
+
+// members are the nodes of the cluster, ascending by id.
+func (s *Server) members() []member {
+	o := s.owners()
+	infos := o.table.Nodes()
 	out := make([]member, len(infos))
 	for i, n := range infos {
-		m := member{NodeInfo: n, slots: slots[n.ID]}
-		m.host, m.port = splitAddr(n.ClientAddr)
-		bus, busPort := splitAddr(n.Addr)
-		m.busPort = busPort
-		if m.host == "" && !n.Self {
-			m.host = bus // somebody without a front of its own
+		m := member{NodeInfo: n, slots: o.slots[n.ID]}
+		if m.slots == nil {
+			m.slots = &slotmesh.SlotSet{}
 		}
-		if p, ok := primaries[n.Shard]; ok && p != n.ID {
+		if p, ok := o.primary[n.Shard]; ok && p != n.ID {
 			m.primary = p
 		}
+		s.locate(&m)
 		out[i] = m
 	}
 	return out
+}
+
+// locate says where a node is. Of its own node the server knows the port even if
+// the application has given no address for clients.
+func (s *Server) locate(m *member) {
+	m.host, m.port = splitAddr(m.ClientAddr)
+	bus, busPort := splitAddr(m.Addr)
+	m.busPort = busPort
+	switch {
+	case m.Self && m.port == 0:
+		_, m.port = splitAddr(s.listener.Addr().String())
+		if m.busPort == 0 {
+			m.busPort = m.port + busOffset
+		}
+	case m.host == "":
+		m.host = bus // somebody without a front of its own
+	}
 }
 
 // splitAddr splits "host:port"; an address of another form has no port.
@@ -178,21 +210,6 @@ func splitAddr(addr string) (host string, port int) {
 	}
 	port, _ = strconv.Atoi(text)
 	return host, port
-}
-
-// self fills in what only the server knows of its own node: where the
-// application gave no address for clients, the listener's.
-func (s *Server) members() []member {
-	all := members(s.node.Table())
-	for i := range all {
-		if m := &all[i]; m.Self && m.port == 0 {
-			_, m.port = splitAddr(s.listener.Addr().String())
-			if m.busPort == 0 {
-				m.busPort = m.port + busOffset
-			}
-		}
-	}
-	return all
 }
 
 func clusterNodes(c *Conn, args [][]byte) error {
@@ -297,6 +314,21 @@ func clusterInfo(c *Conn, args [][]byte) error {
 	}
 	c.reply.Verbatim("txt", b.String())
 	return nil
+}
+
+// messageLines are the messages of the bus by kind, and their sums.
+func messageLines(b *strings.Builder, st *slotmesh.Status) {
+	for _, way := range []struct {
+		name   string
+		counts map[string]uint64
+	}{{"sent", st.Sent}, {"received", st.Received}} {
+		total := uint64(0)
+		for _, kind := range sortedNames(way.counts) {
+			fmt.Fprintf(b, "cluster_stats_messages_%s_%s:%d\r\n", strings.ToLower(kind), way.name, way.counts[kind])
+			total += way.counts[kind]
+		}
+		fmt.Fprintf(b, "cluster_stats_messages_%s:%d\r\n", way.name, total)
+	}
 }
 
 // slotRange is a range of slots and who serves it.
@@ -423,7 +455,7 @@ func clusterLinks(c *Conn, args [][]byte) error {
 			r.BulkString("node")
 			r.BulkString(m.ID.String())
 			r.BulkString("create-time")
-			r.Int(millis(m.ConnectedAt))
+			r.Int(0) // nobody keeps it
 			r.BulkString("events")
 			r.BulkString("r")
 			r.BulkString("send-buffer-allocated")
@@ -468,12 +500,21 @@ func clusterReplicas(c *Conn, args [][]byte) error {
 	return nil
 }
 
+// clusterFailureReports says what this node knows of the voters' view: a majority
+// where the node has failed, itself where it is silent.
 func clusterFailureReports(c *Conn, args [][]byte) error {
 	m, err := c.member(args[2])
 	if err != nil {
 		return err
 	}
-	c.reply.Int(int64(m.Reports))
+	reports := 0
+	switch {
+	case m.Failed:
+		reports = len(c.server.node.Status().Voters)/2 + 1
+	case m.Silent && !m.Self:
+		reports = 1
+	}
+	c.reply.Int(int64(reports))
 	return nil
 }
 
@@ -668,71 +709,51 @@ func clusterFlushSlots(c *Conn, args [][]byte) error {
 	return c.ok(c.server.node.Admin().DelSlots(c.ctx, set))
 }
 
+// clusterSetSlot checks what concerns its arguments. What concerns the cluster
+// is for the node, which has Redis's words for it.
 func clusterSetSlot(c *Conn, args [][]byte) error {
-	table, self := c.server.node.Table(), c.server.node.ID()
-	for _, m := range members(table) {
-		if m.Self && !m.primary.IsZero() {
-			return Error("ERR Please use SETSLOT only with masters.")
-		}
-	}
 	slot, err := parseSlotArg(args[2])
 	if err != nil {
 		return err
 	}
-	owner, owned := table.Owner(slot)
-	mine := owned && owner.ID == self
 	admin := c.server.node.Admin()
 	switch action, n := args[3], len(args); {
 	case equalFold(action, "migrating") && n == 5:
-		if !mine {
+		if !c.server.owns(slot) {
 			return Error(fmt.Sprintf("ERR I'm not the owner of hash slot %d", slot))
 		}
-		to, err := c.setSlotNode(args[4])
+		to, err := slotmesh.ParseNodeID(string(args[4]))
 		if err != nil {
-			return err
+			return Error(fmt.Sprintf("ERR I don't know about node %s", args[4]))
 		}
 		return c.ok(admin.SetSlotMigrating(c.ctx, slot, to))
 	case equalFold(action, "importing") && n == 5:
-		if mine {
+		if c.server.owns(slot) {
 			return Error(fmt.Sprintf("ERR I'm already the owner of hash slot %d", slot))
 		}
-		from, err := c.setSlotNode(args[4])
+		from, err := slotmesh.ParseNodeID(string(args[4]))
 		if err != nil {
-			return err
+			return Error(fmt.Sprintf("ERR I don't know about node %s", args[4]))
 		}
 		return c.ok(admin.SetSlotImporting(c.ctx, slot, from))
 	case equalFold(action, "stable") && n == 4:
 		return c.ok(admin.SetSlotStable(c.ctx, slot))
 	case equalFold(action, "node") && n == 5:
-		return c.giveSlot(slot, args[4])
+		to, err := slotmesh.ParseNodeID(string(args[4]))
+		if err != nil {
+			return Error(fmt.Sprintf("ERR Unknown node %s", args[4]))
+		}
+		var set slotmesh.SlotSet
+		set.Add(slot)
+		return c.ok(admin.SetSlots(c.ctx, set, to))
 	}
 	return errSetSlot
 }
 
-// setSlotNode is the node that SETSLOT names to migrate to, or import from.
-func (c *Conn) setSlotNode(arg []byte) (slotmesh.NodeID, error) {
-	m, err := c.member(arg)
-	switch {
-	case err != nil:
-		return slotmesh.NodeID{}, Error(fmt.Sprintf("ERR I don't know about node %s", arg))
-	case !m.primary.IsZero():
-		return slotmesh.NodeID{}, Error("ERR Target node is not a master")
-	}
-	return m.ID, nil
-}
-
-// giveSlot gives a slot to a node that has its keys, or to which they are lost.
-func (c *Conn) giveSlot(slot slotmesh.Slot, arg []byte) error {
-	to, err := c.member(arg)
-	switch {
-	case err != nil:
-		return err
-	case !to.primary.IsZero():
-		return Error("ERR Target node is not a master")
-	}
-	var set slotmesh.SlotSet
-	set.Add(slot)
-	return c.ok(c.server.node.Admin().SetSlots(c.ctx, set, to.ID))
+// owns reports whether a slot is this node's.
+func (s *Server) owns(slot slotmesh.Slot) bool {
+	owner, ok := s.node.Table().Owner(slot)
+	return ok && owner.Self
 }
 
 // ---- members

@@ -195,7 +195,8 @@ func (c *Command) validate() error {
 }
 
 // lookup finds the command of a call, its subcommand where it has some. nil:
-// unknown, with the error that says so.
+// unknown, with the error that says so. It comes with an error where the number
+// of arguments is wrong.
 func (t *commandTable) lookup(args [][]byte) (*Command, error) {
 	c := t.byName[string(args[0])]
 	if c == nil {
@@ -211,7 +212,7 @@ func (t *commandTable) lookup(args [][]byte) (*Command, error) {
 		return c.sub(args)
 	}
 	if !c.arityOK(len(args)) {
-		return nil, wrongArity(c)
+		return c, wrongArity(c)
 	}
 	return c, nil
 }
@@ -220,14 +221,14 @@ func (c *Command) sub(args [][]byte) (*Command, error) {
 	for i := range c.Sub {
 		if s := &c.Sub[i]; equalFold(args[1], s.Name) {
 			if !s.arityOK(len(args)) {
-				return nil, wrongArity(s)
+				return s, wrongArity(s)
 			}
 			return s, nil
 		}
 	}
 	if c.Run != nil || c.Conn != nil {
 		if !c.arityOK(len(args)) {
-			return nil, wrongArity(c)
+			return c, wrongArity(c)
 		}
 		return c, nil
 	}

@@ -88,6 +88,7 @@ type Server struct {
 	peak     atomic.Int64 // bytes of memory used, at most, when somebody looked
 
 	importers importers
+	shown     atomic.Pointer[owners]
 
 	mu     sync.Mutex
 	conns  map[int64]*Conn // guarded by mu, by their id
