@@ -183,14 +183,15 @@ func TestASuiteFailsOnATransportThatBreaksTheContract(t *testing.T) {
 		}), "large transfers in both directions arrive whole"},
 		{"connections share one buffer", func() broken {
 			var mu sync.Mutex
-			last := byte(0)
+			reads := byte(0)
 			return wrong(func(c net.Conn) brokenConn {
 				return brokenConn{read: func(p []byte) (int, error) {
 					n, err := c.Read(p)
 					mu.Lock()
 					defer mu.Unlock()
 					if n > 0 {
-						p[0], last = last, p[0]
+						reads = max(1, reads+1)
+						p[0] ^= reads // what the others have left there
 					}
 					return n, err
 				}}
