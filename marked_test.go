@@ -400,7 +400,9 @@ func TestExpiredKeysOfMarkedSlotsAreSwept(t *testing.T) {
 func TestWatchOfAnImportingSlot(t *testing.T) {
 	halfMoves(t, func(t *testing.T, h *halfMoved) {
 		var told []string
-		w := h.b.Watch(func(key string, gone bool) { told = append(told, fmt.Sprint(strings.TrimPrefix(key, h.tag), " ", gone)) })
+		w := h.b.Watch(func(key string, gone bool) {
+			told = append(told, fmt.Sprint(strings.TrimPrefix(key, h.tag), " ", gone))
+		})
 		defer w.Close()
 		w.Add(h.tag + "k")
 		h.put(h.b, "k")
