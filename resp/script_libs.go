@@ -15,6 +15,10 @@ import (
 	lua "github.com/yuin/gopher-lua"
 )
 
+// libError is an error of a library, in the words of the library that scripts
+// know.
+func libError(format string, args ...any) error { return Error(fmt.Sprintf(format, args...)) }
+
 // ---- cjson
 
 const jsonNested = 1000 // tables or arrays within each other
@@ -64,7 +68,7 @@ type jsonEncoder struct {
 
 func (e *jsonEncoder) value(v lua.LValue, depth int) error {
 	if depth > jsonNested {
-		return fmt.Errorf("Cannot serialise, excessive depth (%d)", depth)
+		return libError("Cannot serialise, excessive depth (%d)", depth)
 	}
 	switch v := v.(type) {
 	case lua.LString:
@@ -72,7 +76,7 @@ func (e *jsonEncoder) value(v lua.LValue, depth int) error {
 	case lua.LNumber:
 		f := float64(v)
 		if math.IsNaN(f) || math.IsInf(f, 0) {
-			return fmt.Errorf("Cannot serialise number: must not be NaN or Inf")
+			return libError("Cannot serialise number: must not be NaN or Inf")
 		}
 		e.out.WriteString(formatG(f, 14))
 	case lua.LBool:
@@ -86,7 +90,7 @@ func (e *jsonEncoder) value(v lua.LValue, depth int) error {
 			e.out.WriteString("null")
 			return nil
 		}
-		return fmt.Errorf("Cannot serialise %s: type not supported", v.Type().String())
+		return libError("Cannot serialise %s: type not supported", v.Type().String())
 	}
 	return nil
 }
@@ -105,7 +109,7 @@ func (e *jsonEncoder) table(t *lua.LTable, depth int) error {
 	})
 	if array && size > 0 {
 		if highest > 10 && highest > 2*size {
-			return fmt.Errorf("Cannot serialise table: excessively sparse array")
+			return libError("Cannot serialise table: excessively sparse array")
 		}
 		e.out.WriteByte('[')
 		for i := 1; i <= highest; i++ {
@@ -136,7 +140,7 @@ func (e *jsonEncoder) table(t *lua.LTable, depth int) error {
 		case lua.LNumber:
 			e.text(formatG(float64(k), 14))
 		default:
-			failed = fmt.Errorf("Cannot serialise table: table key must be a number or string")
+			failed = libError("Cannot serialise table: table key must be a number or string")
 			return
 		}
 		e.out.WriteByte(':')
@@ -199,7 +203,7 @@ func (d *jsonDecoder) expected(what string) error {
 	if d.at < len(d.text) {
 		found = "invalid token"
 	}
-	return fmt.Errorf("Expected %s but found %s at character %d", what, found, d.at+1)
+	return libError("Expected %s but found %s at character %d", what, found, d.at+1)
 }
 
 func (d *jsonDecoder) space() {
@@ -219,7 +223,7 @@ func (d *jsonDecoder) next(b byte) bool {
 
 func (d *jsonDecoder) value(depth int) (lua.LValue, error) {
 	if depth > jsonNested {
-		return nil, fmt.Errorf("Found too many nested data structures (%d)", depth)
+		return nil, libError("Found too many nested data structures (%d)", depth)
 	}
 	d.space()
 	switch {
@@ -332,11 +336,11 @@ func (d *jsonDecoder) str() (string, error) {
 			continue
 		}
 		if b != 'u' {
-			return "", fmt.Errorf("Expected value but found invalid escape code at character %d", d.at-1)
+			return "", libError("Expected value but found invalid escape code at character %d", d.at-1)
 		}
 		r, ok := d.rune()
 		if !ok {
-			return "", fmt.Errorf("Expected value but found invalid unicode escape code at character %d", d.at-1)
+			return "", libError("Expected value but found invalid unicode escape code at character %d", d.at-1)
 		}
 		out = utf8.AppendRune(out, r)
 	}

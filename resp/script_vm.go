@@ -371,7 +371,7 @@ func (r *scriptRun) command(args [][]byte) ([]byte, error) {
 	}
 	command, err := c.server.table.lookup(args)
 	switch {
-	case err != nil && command == nil && strings.HasPrefix(err.Error(), "ERR wrong number"):
+	case err != nil && strings.HasPrefix(err.Error(), "ERR wrong number"):
 		return nil, Error("ERR Wrong number of args calling Redis command from script")
 	case err != nil:
 		return nil, err
