@@ -1,0 +1,70 @@
+package compat
+
+import (
+	"context"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/slotmesh/slotmesh"
+	"github.com/slotmesh/slotmesh/resp"
+)
+
+// startRedis starts Debian's redis-server as a cluster of one that serves every
+// slot, and returns its address. The process ends with the test.
+func startRedis(t testing.TB) string {
+	t.Helper()
+	path, err := exec.LookPath("redis-server")
+	require.NoError(t, err, "redis-server 7.0 is what slotmesh is compared with: apt-get install redis-server")
+	port, bus := freePort(t), freePort(t)
+	cmd := exec.Command(path, "--port", port, "--cluster-port", bus, "--bind", "127.0.0.1", "--dir", t.TempDir(),
+		"--save", "", "--appendonly", "no", "--cluster-enabled", "yes", "--daemonize", "no", "--loglevel", "warning",
+		"--hz", "500") // a client that waits is looked at so often
+	cmd.Env = append(os.Environ(), "LC_ALL=C") // SORT ALPHA compares by locale
+	cmd.SysProcAttr = endWithParent()
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	addr := net.JoinHostPort("127.0.0.1", port)
+	require.Eventually(t, func() bool {
+		l, err := dial(addr)
+		if err != nil {
+			return false
+		}
+		defer l.close()
+		l.do("CLUSTER", "ADDSLOTSRANGE", "0", "16383") // refused once it has them
+		info, err := l.do("CLUSTER", "INFO")
+		return err == nil && len(info.items) == 0 && len(info.text) > 16 && info.text[:16] == "cluster_state:ok"
+	}, 20*time.Second, 10*time.Millisecond, "redis-server at %s did not come up", addr)
+	return addr
+}
+
+// startOurs starts a node that owns every slot with the Redis protocol in front,
+// in this process, and returns its address.
+func startOurs(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	node, err := slotmesh.Start(context.Background(), slotmesh.Config{Addr: "127.0.0.1:0", ClientAddr: l.Addr().String()})
+	require.NoError(t, err)
+	t.Cleanup(func() { node.Close() })
+	s, err := resp.Start(context.Background(), resp.Config{Node: node, Listener: l})
+	require.NoError(t, err)
+	t.Cleanup(func() { s.Close() })
+	return s.Addr().String()
+}
+
+func freePort(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+}
