@@ -207,7 +207,7 @@ func (c *Conn) handle(args [][]byte) {
 	}
 	switch {
 	case err != nil:
-		c.tx.fail()
+		err = c.rejected(command, err)
 	case c.tx.open && !command.has(NoMulti) && !command.controlsTransaction():
 		err = c.enqueue(command, args)
 	default:
@@ -222,6 +222,17 @@ func (c *Conn) handle(args [][]byte) {
 		c.ranTracked(command)
 	}
 	c.clock(command, args, rejected, err != nil)
+}
+
+// rejected notes that a command was refused before it ran: the transaction it
+// was to be part of fails, and one that it was to end is over.
+func (c *Conn) rejected(command *Command, err error) error {
+	c.tx.fail()
+	if command == nil || command.Name != "exec" {
+		return err
+	}
+	c.discard()
+	return Error("EXECABORT Transaction discarded because of: " + strings.TrimPrefix(c.server.errorText(err), "ERR "))
 }
 
 // clock counts a command and the time that it took, waits left out.
@@ -327,7 +338,7 @@ func (c *Conn) execute(command *Command, args [][]byte, asking bool) (*waitFor, 
 		return nil, command.Conn(c, args)
 	}
 	if len(c.keyAt) == 0 {
-		return nil, Error("ERR The command has no key arguments")
+		return nil, errNoKeys
 	}
 	r := &c.request
 	r.Keys = r.Keys[:0]

@@ -27,5 +27,6 @@ const (
 	errClusterDown Error = "CLUSTERDOWN The cluster is down"
 	errNoAuth      Error = "NOAUTH Authentication required."
 	errExecAbort   Error = "EXECABORT Transaction discarded because of previous errors."
+	errNoKeys      Error = "ERR The command has no key arguments"
 	errNotPositive Error = "ERR value is out of range, must be positive"
 )

@@ -37,7 +37,7 @@ func (t *transaction) fail() {
 
 func (c *Command) controlsTransaction() bool {
 	switch c.Name {
-	case "exec", "discard", "multi", "watch", "unwatch", "quit", "reset":
+	case "exec", "discard", "multi", "watch", "quit", "reset":
 		return true
 	}
 	return false
@@ -129,7 +129,8 @@ func watch(c *Conn, args [][]byte) error {
 }
 
 // enqueue keeps a command for EXEC. Where its keys would be refused here now,
-// the client hears so at once.
+// the client hears so at once. A call whose keys cannot be found (their number is
+// none) has none as yet: EXEC says what is wrong with it, as in Redis.
 func (c *Conn) enqueue(command *Command, args [][]byte) (err error) {
 	defer func() {
 		if err != nil {
@@ -137,7 +138,7 @@ func (c *Conn) enqueue(command *Command, args [][]byte) (err error) {
 		}
 	}()
 	if c.keyAt, err = command.keys(c.keyAt[:0], args); err != nil {
-		return err
+		c.keyAt = c.keyAt[:0]
 	}
 	if len(c.keyAt) > 0 {
 		if err := c.probe(command, args); err != nil {
@@ -207,12 +208,23 @@ func exec(c *Conn, args [][]byte) error {
 			continue
 		}
 		began := c.reply.size()
-		if err := q.command.Conn(c, q.args); err != nil {
+		if err := c.runKeyless(q); err != nil {
 			c.reply.truncate(began)
 			c.fail(err)
 		}
 	}
 	return nil
+}
+
+// runKeyless runs a queued command that names no keys.
+func (c *Conn) runKeyless(q queued) error {
+	if q.command.Conn != nil {
+		return q.command.Conn(c, q.args)
+	}
+	if _, err := q.command.keys(nil, q.args); err != nil {
+		return err
+	}
+	return errNoKeys
 }
 
 const errDirty Error = "ERR a watched key has changed"

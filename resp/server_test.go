@@ -150,6 +150,15 @@ func TestTransaction(t *testing.T) {
 		{"SET b 1", "QUEUED"},
 		{"EXEC", "CROSSSLOT Keys in request don't hash to the same slot"},
 		{"MULTI", "OK"},
+		{"UNWATCH", "QUEUED"},
+		{"ZUNIONSTORE {a}z x {a}1", "QUEUED"}, // EXEC says what is wrong with it
+		{"EVAL x 7", "QUEUED"},
+		{"EXEC", "[OK ERR value is not an integer or out of range ERR Number of keys can't be greater than number of args]"},
+		{"MULTI", "OK"},
+		{"EXEC x", "EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command"},
+		{"EXEC", "ERR EXEC without MULTI"},
+		{"EXEC x", "EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command"},
+		{"MULTI", "OK"},
 		{"EXEC", "[]"},
 	}...)
 }
