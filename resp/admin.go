@@ -95,13 +95,14 @@ const scanSlotShift = 48
 
 // keyScan is what SCAN looks for.
 type keyScan struct {
-	pattern string // "" fits all
-	kind    string // of TYPE, "" fits all
+	pattern string
+	typed   bool   // TYPE was given
+	kind    string // of TYPE
 	count   int
 }
 
 func parseScan(args [][]byte) (o keyScan, err error) {
-	o.count = 10
+	o.pattern, o.count = "*", 10
 	for i := 0; i < len(args); i += 2 {
 		if i+1 == len(args) {
 			return o, errSyntax
@@ -117,11 +118,9 @@ func parseScan(args [][]byte) (o keyScan, err error) {
 			}
 			o.count = int(min(n, 1<<30))
 		case equalFold(args[i], "match"):
-			if o.pattern = string(value); o.pattern == "*" {
-				o.pattern = ""
-			}
+			o.pattern = string(value)
 		case equalFold(args[i], "type"):
-			o.kind = strings.ToLower(string(value))
+			o.typed, o.kind = true, strings.ToLower(string(value))
 		default:
 			return o, errSyntax
 		}
@@ -202,17 +201,14 @@ func (s *Server) scan(cursor uint64, o keyScan) (found []string, next uint64, er
 }
 
 func (o *keyScan) fits(key string, kind byte) bool {
-	if o.kind != "" && (int(kind) >= len(kindNames) || kindNames[kind] != o.kind) {
+	if o.typed && (int(kind) >= len(kindNames) || kindNames[kind] != o.kind) {
 		return false
 	}
-	return o.pattern == "" || globMatch(o.pattern, key)
+	return o.pattern == "*" || globMatch(o.pattern, key)
 }
 
 func keys(c *Conn, args [][]byte) error {
 	o := keyScan{pattern: string(args[1]), count: 1 << 30}
-	if o.pattern == "*" {
-		o.pattern = ""
-	}
 	seen := map[string]struct{}{}
 	var found []string
 	for cursor := uint64(0); ; {

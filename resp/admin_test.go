@@ -57,6 +57,7 @@ func TestKeysOfAllSlots(t *testing.T) {
 	require.Empty(t, scanAll(c, "TYPE", "list", "MATCH", "key:*"))
 	require.Equal(t, 41, strings.Count(c.do("KEYS {tag}:*"), "{tag}")+1)
 	require.Equal(t, 340, len(strings.Fields(c.do("KEYS *"))))
+	require.Equal(t, "[]", c.do("KEYS", "")) // fits the empty key alone
 	require.Contains(t, want, c.do("RANDOMKEY"))
 	require.Contains(t, c.do("INFO keyspace"), "db0:keys=340,")
 	require.Equal(t, "OK", c.do("FLUSHALL"))
