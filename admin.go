@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 )
 
@@ -13,8 +14,8 @@ import (
 // member that lives knows of it, one NodeTimeout at most. Errors are
 // *AdminError and match ErrRefused (the arguments, or the state of the cluster,
 // do not allow it: nothing has changed), ErrTryAgain (something else is under
-// way), or ErrClusterDown (no majority has decided; where Outcome is Unknown, it
-// may still happen).
+// way), ErrClusterDown (no majority has decided), ErrClosed, or the error of the
+// context. Where Outcome is Unknown, it may still happen, or a part of it has.
 type Admin interface {
 	// Meet makes whoever lives at addr a member of this node's cluster, or this
 	// node one of its. It returns at once; an event tells what came of it.
@@ -33,7 +34,8 @@ type Admin interface {
 	SetSlots(ctx context.Context, slots SlotSet, node NodeID) error
 	// MoveSlots gives slots to a node with their data, while they are used.
 	// Clients see a pause of milliseconds and one MOVED. Where it fails half
-	// way, some slots have moved and the others have not; none is in between.
+	// way, some slots have moved and the others have not; none is in between. The
+	// error says how many, and its Outcome is Unknown.
 	MoveSlots(ctx context.Context, slots SlotSet, node NodeID) error
 	// SetSlotMigrating marks a slot of this node: its keys go to another node, one
 	// by one. What is here is served; what is not gets *AskError, and a request
@@ -190,6 +192,9 @@ func (a *admin) MoveSlots(ctx context.Context, slots SlotSet, to NodeID) error {
 		return contextOver(err)
 	}
 	v := n.engine.view.Load()
+	if v.member(to) == nil {
+		return invalid("Unknown node %s", to).public()
+	}
 	byOwner := map[NodeID]*SlotSet{}
 	for slot := range slots.All() {
 		owner, ok := v.Owner(slot)
@@ -201,12 +206,41 @@ func (a *admin) MoveSlots(ctx context.Context, slots SlotSet, to NodeID) error {
 		}
 		byOwner[owner.ID].Add(slot)
 	}
+	var there SlotSet
+	if s := byOwner[to]; s != nil {
+		there = *s
+	}
+	delete(byOwner, to)
 	for _, owner := range sortedNodes(byOwner) {
-		if owner == to {
-			continue
-		}
 		if err := n.moveFrom(ctx, owner, *byOwner[owner], to); err != nil {
-			return err
+			slots.Subtract(&there)
+			return n.halfMoved(slots, to, err)
+		}
+	}
+	return nil
+}
+
+// halfMoved says how much of a move has happened that has failed.
+func (n *node) halfMoved(slots SlotSet, to NodeID, err error) error {
+	var a *AdminError
+	if !errors.As(err, &a) {
+		a = &AdminError{Text: err.Error(), Err: ErrTryAgain}
+		if errors.Is(err, ErrClosed) {
+			a.Err = ErrClosed
+		}
+	}
+	all, moved := slots.Len(), n.engine.view.Load().Slots(to)
+	if moved.Intersect(&slots); moved.Empty() {
+		return a
+	}
+	return &AdminError{Text: fmt.Sprintf("%d of %d slots have moved; %s", moved.Len(), all, a.Text), Outcome: Unknown, Err: a.Err}
+}
+
+// member is a member of the cluster, or nil.
+func (v *view) member(id NodeID) *NodeInfo {
+	for i := range v.nodes {
+		if v.nodes[i].ID == id {
+			return &v.nodes[i]
 		}
 	}
 	return nil
@@ -217,19 +251,37 @@ func (n *node) moveFrom(ctx context.Context, owner NodeID, slots SlotSet, to Nod
 	if owner == n.ID() {
 		return n.moveSlots(ctx, slots, to)
 	}
-	for _, x := range n.engine.view.Load().nodes {
-		if x.ID != owner {
-			continue
-		}
-		conn, err := n.data.get(ctx, x)
-		if err != nil {
-			return &AdminError{Text: fmt.Sprintf("node %s: %v", owner.short(), err), Err: ErrTryAgain}
-		}
-		p, err := conn.call(ctx, &request{op: opHandOff, args: [][]byte{[]byte(slots.String()), to[:]}})
-		if err != nil {
-			return &AdminError{Text: fmt.Sprintf("node %s: %v", owner.short(), err), Outcome: Unknown, Err: ErrTryAgain}
-		}
-		return p.error(0)
+	info := n.engine.view.Load().member(owner)
+	if info == nil {
+		return invalid("Unknown node %s", owner).public()
 	}
-	return invalid("Unknown node %s", owner).public()
+	failed := func(o Outcome, err error) error {
+		a := &AdminError{Text: fmt.Sprintf("node %s: %v", owner.short(), err), Outcome: o, Err: ErrTryAgain}
+		if ctx.Err() != nil {
+			a.Err = ctx.Err()
+		}
+		return a
+	}
+	conn, err := n.data.get(ctx, *info)
+	if err != nil {
+		return failed(NotExecuted, err)
+	}
+	ms := int64(0)
+	if end, ok := ctx.Deadline(); ok {
+		ms = max(1, time.Until(end).Milliseconds())
+	}
+	p, err := conn.call(ctx, &request{op: opHandOff, args: [][]byte{[]byte(slots.String()), to[:], strconv.AppendInt(nil, ms, 10)}})
+	switch {
+	case errors.Is(err, errNotSent):
+		return failed(NotExecuted, err)
+	case err != nil:
+		return failed(Unknown, err)
+	case p.status == statusOK:
+		return nil
+	}
+	is := statusErrors[p.status]
+	if is == nil || is == ErrClosed {
+		is = ErrTryAgain
+	}
+	return &AdminError{Text: p.text, Outcome: p.outcome, Err: is}
 }

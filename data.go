@@ -203,6 +203,9 @@ type dataConn struct {
 	ends   map[uint64]chan *dataDone // hand-overs that wait for an answer, by job
 	ping   bool                      // one is on its way, or will be, and has not been answered
 	pinged time.Time                 // when it had been written; zero: it has not
+	pings  uint64                    // sent, or about to be
+	pongs  uint64                    // that have come, in the same order
+	passed map[uint64]chan struct{}  // who waits for a pong, by its number
 }
 
 func (c *dataConn) ended() bool {
@@ -350,7 +353,7 @@ func (c *dataConn) lookAlive(now time.Time) error {
 	defer c.mu.Unlock()
 	quiet := now.Sub(time.Unix(0, c.conn.heard.Load()))
 	switch {
-	case len(c.calls) == 0 && len(c.ends) == 0 && len(c.buf) == 0:
+	case len(c.calls) == 0 && len(c.ends) == 0 && len(c.passed) == 0 && len(c.buf) == 0:
 		c.ping, c.pinged = false, time.Time{}
 		if now.Sub(c.used) >= dataIdle {
 			return errors.New("slotmesh: idle")
@@ -358,8 +361,7 @@ func (c *dataConn) lookAlive(now time.Time) error {
 	case quiet < c.n.silence()/4:
 		c.ping, c.pinged = false, time.Time{}
 	case !c.ping:
-		c.ping = true
-		c.buf = appendFrameOf(c.buf, framePing, appendNothing)
+		c.addPing()
 	case !c.pinged.IsZero() && now.Sub(c.pinged) >= c.n.silence() && quiet >= c.n.silence():
 		return fmt.Errorf("slotmesh: node %s has been silent for %v", c.peer.short(), quiet.Round(time.Millisecond))
 	}
@@ -367,6 +369,52 @@ func (c *dataConn) lookAlive(now time.Time) error {
 }
 
 func appendNothing(b []byte) []byte { return b }
+
+func (c *dataConn) addPing() {
+	c.ping = true
+	c.pings++
+	c.buf = appendFrameOf(c.buf, framePing, appendNothing)
+}
+
+// pass waits until the other side has read all that was sent so far.
+func (c *dataConn) pass(ctx context.Context) error {
+	if err := c.reserve(ctx, frameHeader); err != nil {
+		return err
+	}
+	c.used = time.Now()
+	c.addPing()
+	passed := make(chan struct{})
+	if c.passed == nil {
+		c.passed = map[uint64]chan struct{}{}
+	}
+	number := c.pings
+	c.passed[number] = passed
+	c.mu.Unlock()
+	signal(c.wake)
+	select {
+	case <-passed:
+		return nil
+	case <-c.over:
+		return errHungUp
+	case <-ctx.Done():
+		c.mu.Lock()
+		delete(c.passed, number)
+		c.mu.Unlock()
+		return ctx.Err()
+	}
+}
+
+// ponged notes a pong.
+func (c *dataConn) ponged() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ping, c.pinged = false, time.Time{}
+	c.pongs++
+	if passed := c.passed[c.pongs]; passed != nil {
+		close(passed)
+		delete(c.passed, c.pongs)
+	}
+}
 
 func (c *dataConn) read() {
 	r := bufio.NewReaderSize(c.conn, 64<<10)
@@ -420,9 +468,7 @@ func (c *dataConn) handle(kind byte, payload []byte) error {
 		}
 		c.answered(p)
 	case framePong:
-		c.mu.Lock()
-		c.ping, c.pinged = false, time.Time{}
-		c.mu.Unlock()
+		c.ponged()
 	case frameDataDone:
 		d, err := decodeDataDone(payload)
 		if err != nil {
@@ -583,11 +629,11 @@ func (s *dataServer) handle(kind byte, payload []byte) error {
 	case framePing:
 		s.write(framePong, appendNothing)
 	case frameDataBegin:
-		job, slots, err := decodeDataBegin(payload)
+		b, err := decodeDataBegin(payload)
 		if err != nil {
 			return err
 		}
-		s.n.jobs.receiveBegin(s, job, slots)
+		s.n.jobs.receiveBegin(s, b)
 	case frameData:
 		p, err := decodePiece(payload)
 		if err != nil {

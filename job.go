@@ -354,6 +354,9 @@ func (s *state) cancelStage(g *handOver) {
 // giveEnded is for a primary that is deposed: what is under way is for its
 // successor to find.
 func (s *state) giveEnded(g *handOver) {
+	if g.phase == giveMoving {
+		s.tell(jobLostTell{g.job})
+	}
 	s.tell(jobTell{job: g.job})
 	if g.part == nil {
 		return
@@ -477,6 +480,16 @@ func (s *state) stagePast(m *stageMsg) bool {
 	past := true
 	m.Slots.each(func(slot Slot, move uint64) { past = past && s.table.slots.at(slot).move >= move })
 	return past
+}
+
+// stageLost says that the data of a stage is here no more: its giver begins to
+// send the slots anew, and so has given it up.
+func (s *state) stageLost(now time.Duration, job uint64) output {
+	s.begin(now)
+	if h := s.stages[job]; h != nil {
+		s.dropStage(h)
+	}
+	return s.end()
 }
 
 // stageHeld says that the data of a stage, up to its position, is here.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,11 +25,14 @@ import (
 const (
 	moveGroupMax  = 64                     // slots that move together
 	outgoingMax   = 4 << 20                // bytes of effects that wait; at the bound writes to the slots wait
-	outgoingLow   = 64 << 10               // with less waiting than that the slots are frozen
+	outgoingLow   = 64 << 10               // with less waiting than that, or after so many
+	copyRounds    = 16                     // rounds, the slots are frozen
 	freezeLimit   = 500 * time.Millisecond // from the freeze to the taker's word that it has all; over it, thaw
-	scanPage      = 128
-	moveTries     = 20   // of a group, before a move is given up
-	incomingMax   = 1024 // hand-overs that a taker holds; at the bound one more is refused
+	pageFirst     = 16                     // entries that are read at a time, at first
+	pageMost      = 1024
+	pageBytes     = 256 << 10 // that they should have together
+	moveTries     = 20        // of a group, before a move is given up
+	incomingMax   = 1024      // hand-overs that a taker holds; at the bound one more is refused
 	opsOverhead   = 16
 	pieceBytes    = 1 << 20 // of one piece, unless a single op has more
 	moveRetryWait = 20 * time.Millisecond
@@ -55,16 +59,35 @@ func newJobs(n *node) *jobs {
 type outgoing struct {
 	job    uint64
 	slots  SlotSet
-	frozen chan struct{} // closed by the freeze
-	result chan bool     // decided or not, once
+	frozen chan struct{}   // closed by the freeze
+	result chan jobResult  // once
+	fate   atomic.Uint32   // who decides: see fate
+	sums   map[Slot]uint64 // the sender's alone, as is page
+	page   int             // entries to read at a time
 
 	mu     sync.Mutex // guards what follows
 	pieces []piece
 	bytes  int
+	most   int           // of bytes, before writes to the slots wait
 	room   chan struct{} // closed when there is room again; nil: there is
-	wake   chan struct{} // of the sender
-	sums   map[Slot]uint64
 }
+
+// jobResult is how a hand-over has ended.
+type jobResult uint8
+
+const (
+	jobUndone jobResult = iota // nothing has changed
+	jobDone
+	jobUnsure // its MOVE is out, and somebody else leads the shard now
+)
+
+// The fate of a hand-over: either the core may send MOVE, or its caller has gone
+// and knows that it never will.
+const (
+	fateOpen uint32 = iota
+	fateCore
+	fateGivenUp
+)
 
 // piece is effects of one slot that wait to be sent.
 type piece struct {
@@ -74,25 +97,43 @@ type piece struct {
 }
 
 func newOutgoing(slots SlotSet) *outgoing {
-	return &outgoing{job: random64() | 1, slots: slots, frozen: make(chan struct{}), result: make(chan bool, 1),
-		wake: make(chan struct{}, 1), sums: map[Slot]uint64{}}
+	return &outgoing{job: random64() | 1, slots: slots, frozen: make(chan struct{}), result: make(chan jobResult, 1),
+		sums: map[Slot]uint64{}, page: pageFirst, most: outgoingMax}
 }
 
 // effects queues what has been applied to a slot, under its lock, in pieces that
-// fit into frames. The slice stays the caller's.
-func (o *outgoing) effects(slot Slot, ops []store.Op) {
+// fit into frames, and returns its bytes. The slice stays the caller's.
+func (o *outgoing) effects(slot Slot, ops []store.Op) (total int) {
 	o.mu.Lock()
+	defer o.mu.Unlock()
 	for len(ops) > 0 {
 		n, bytes := pieceOf(ops)
 		o.pieces = append(o.pieces, piece{slot, slices.Clone(ops[:n]), bytes})
 		ops = ops[n:]
-		o.bytes += bytes
+		total += bytes
 	}
-	if o.bytes > outgoingMax && o.room == nil {
+	if o.bytes += total; o.bytes > o.most && o.room == nil {
 		o.room = make(chan struct{})
 	}
-	o.mu.Unlock()
-	signal(o.wake)
+	return total
+}
+
+// narrow halves what may wait to be sent: where writes come faster than they can
+// be sent they have to wait, or there would be no end.
+func (o *outgoing) narrow() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.most = max(o.most/2, outgoingLow/2)
+}
+
+// adapt chooses how many entries to read next, after a page of so many bytes.
+func (o *outgoing) adapt(bytes int) {
+	switch {
+	case bytes > pageBytes:
+		o.page = max(1, o.page/2)
+	case bytes < pageBytes/4:
+		o.page = min(pageMost, 2*o.page)
+	}
 }
 
 // pieceOf is how many of the ops go into one piece, at least one, and their
@@ -171,7 +212,7 @@ func (n *node) moveGroups(ctx context.Context, slots SlotSet, to NodeID) error {
 
 // moveGroup moves a group, trying again where something came between.
 func (n *node) moveGroup(ctx context.Context, group SlotSet, to NodeID) error {
-	var last error
+	failed := &AdminError{Err: ErrTryAgain}
 	for range moveTries {
 		v := n.engine.view.Load()
 		target, left, err := v.moveTarget(group, to)
@@ -181,18 +222,54 @@ func (n *node) moveGroup(ctx context.Context, group SlotSet, to NodeID) error {
 		if left.Empty() {
 			return nil
 		}
-		if last = n.jobs.move(ctx, left, target); last == nil {
+		o, err := n.jobs.give(ctx, left, target)
+		if err == nil {
 			return nil
+		}
+		failed.Text, failed.Outcome = fmt.Sprintf("slots %s to node %s: %v", group.String(), to.short(), err), o
+		if n.ctx.Err() != nil {
+			failed.Err = ErrClosed
+			return failed
 		}
 		select {
 		case <-time.After(moveRetryWait):
 		case <-ctx.Done():
-			return &AdminError{Text: fmt.Sprintf("slots %s to node %s: %v", group.String(), to.short(), last), Outcome: Unknown, Err: ctx.Err()}
+			failed.Err = ctx.Err()
+			return failed
 		case <-n.ctx.Done():
-			return ErrClosed
 		}
 	}
-	return &AdminError{Text: fmt.Sprintf("slots %s to node %s: %v", group.String(), to.short(), last), Err: ErrTryAgain}
+	return failed
+}
+
+// give hands a group over, once, beside its caller, who may go at any time.
+func (j *jobs) give(ctx context.Context, slots SlotSet, target NodeInfo) (Outcome, error) {
+	o := newOutgoing(slots)
+	jobCtx, cancel := context.WithCancel(j.n.ctx)
+	type ending struct {
+		o   Outcome
+		err error
+	}
+	ended := make(chan ending, 1)
+	started := j.n.goes(func() {
+		defer cancel()
+		outcome, err := j.move(jobCtx, o, target)
+		ended <- ending{outcome, err}
+	})
+	if !started {
+		cancel()
+		return NotExecuted, ErrClosed
+	}
+	select {
+	case e := <-ended:
+		return e.o, e.err
+	case <-ctx.Done():
+		cancel()
+		if o.fate.CompareAndSwap(fateOpen, fateGivenUp) {
+			return NotExecuted, ctx.Err()
+		}
+		return Unknown, fmt.Errorf("%w; it may still happen", ctx.Err())
+	}
 }
 
 // moveTarget is where slots are to go, and which of them are still here.
@@ -222,26 +299,24 @@ func (v *view) moveTarget(group SlotSet, to NodeID) (target NodeInfo, left SlotS
 	return target, left, nil
 }
 
-// move hands a group over, once.
-func (j *jobs) move(ctx context.Context, slots SlotSet, target NodeInfo) error {
-	n := j.n
-	conn, err := n.data.open(target)
+// move is the giver's side of a hand-over.
+func (j *jobs) move(ctx context.Context, o *outgoing, target NodeInfo) (Outcome, error) {
+	conn, err := j.n.data.open(target)
 	if err != nil {
-		return err
+		return NotExecuted, err
 	}
 	defer conn.end(errors.New("slotmesh: the hand-over has ended"))
-	o := newOutgoing(slots)
 	if err := j.begin(o); err != nil {
-		return err
+		return NotExecuted, err
 	}
 	defer j.finish(o)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	if err := conn.send(ctx, frameDataBegin, 64, func(b []byte) []byte { return appendDataBegin(b, o.job, slots) }); err != nil {
-		return err
+	v := j.n.engine.view.Load()
+	begin := dataBegin{job: o.job, order: jobOrder{v.leaders[v.self.Shard].epoch.Number, j.position.Add(1)}, slots: o.slots}
+	if err := conn.send(ctx, frameDataBegin, 64, begin.append); err != nil {
+		return NotExecuted, err
 	}
 	if err := j.copyAll(ctx, o, conn); err != nil {
-		return err
+		return NotExecuted, err
 	}
 	return j.handOver(ctx, o, conn, target)
 }
@@ -297,76 +372,80 @@ func (j *jobs) copyAll(ctx context.Context, o *outgoing, conn *dataConn) error {
 	for slot := range o.slots.All() {
 		for cursor, first := uint64(0), true; first || cursor != 0; first = false {
 			var err error
-			if cursor, err = j.copyPage(ctx, o, slot, cursor); err != nil {
-				return err
-			}
-			if err := o.drain(ctx, conn); err != nil {
+			if cursor, err = j.copyPage(ctx, o, conn, slot, cursor); err != nil {
 				return err
 			}
 		}
 	}
-	for o.waiting() > outgoingLow {
+	for range copyRounds {
+		if err := conn.pass(ctx); err != nil {
+			return err
+		}
+		if o.waiting() <= outgoingLow {
+			break
+		}
 		if err := o.drain(ctx, conn); err != nil {
 			return err
 		}
+		o.narrow()
 	}
 	return nil
 }
 
-// copyPage queues a page of keys. Page by page the lock is let go of.
-func (j *jobs) copyPage(ctx context.Context, o *outgoing, slot Slot, cursor uint64) (uint64, error) {
+// copyPage sends a page of keys. Page by page the lock is let go of.
+func (j *jobs) copyPage(ctx context.Context, o *outgoing, conn *dataConn, slot Slot, cursor uint64) (uint64, error) {
 	c := j.n.engine.cell(slot)
 	c.mu.RLock()
-	items, next, err := j.n.cfg.Store.Scan(uint16(slot), cursor, scanPage)
+	items, next, err := j.n.cfg.Store.Scan(uint16(slot), cursor, o.page)
 	if err == nil {
-		var ops []store.Op
-		for i := range items {
-			ops = append(ops, putOf(&items[i]))
-		}
-		o.effects(slot, ops)
+		o.adapt(o.effects(slot, putsOf(items)))
 	}
 	c.mu.RUnlock()
-	if err != nil {
-		return 0, err
+	if err == nil {
+		err = o.drain(ctx, conn)
 	}
+	for i := 0; i < len(items) && err == nil; i++ {
+		err = j.copyFields(ctx, o, conn, slot, items[i].Key)
+	}
+	return next, err
+}
+
+func putsOf(items []store.Item) []store.Op {
+	ops := make([]store.Op, len(items))
 	for i := range items {
-		if err := j.copyFields(ctx, o, slot, items[i].Key); err != nil {
-			return 0, err
-		}
+		ops[i] = putOf(&items[i])
 	}
-	return next, nil
+	return ops
 }
 
 func putOf(it *store.Item) store.Op {
 	return store.Op{Code: store.OpPut, Key: it.Key, Field: it.Field, Value: it.Value, ExpireAt: it.ExpireAt, Kind: it.Kind}
 }
 
-// copyFields queues the fields of a key, a page at a time.
-func (j *jobs) copyFields(ctx context.Context, o *outgoing, slot Slot, key string) error {
+// copyFields sends the fields of a key, a page at a time.
+func (j *jobs) copyFields(ctx context.Context, o *outgoing, conn *dataConn, slot Slot, key string) error {
 	c := j.n.engine.cell(slot)
 	for from, more := store.FirstField, true; more; {
 		c.mu.RLock()
-		items, rest, err := j.n.cfg.Store.Range(uint16(slot), key, from, scanPage)
-		var ops []store.Op
+		items, rest, err := j.n.cfg.Store.Range(uint16(slot), key, from, o.page)
 		for i := range items {
 			items[i].Key = key
-			ops = append(ops, putOf(&items[i]))
 		}
-		if err == nil && len(ops) > 0 {
-			o.effects(slot, ops)
+		if err == nil && len(items) > 0 {
+			o.adapt(o.effects(slot, putsOf(items)))
 		}
 		c.mu.RUnlock()
 		if err != nil {
 			return err
 		}
-		if more = rest; more {
+		if more = rest && len(items) > 0; more {
 			from = items[len(items)-1].Field + "\x00"
 		}
-		if err := ctx.Err(); err != nil {
+		if err := o.drain(ctx, conn); err != nil {
 			return err
 		}
 	}
-	return nil
+	return ctx.Err()
 }
 
 // drain sends what waits.
@@ -396,62 +475,95 @@ func sumOps(sum uint64, ops []store.Op) uint64 {
 }
 
 // handOver freezes the slots, sends the rest, and waits for the decision.
-func (j *jobs) handOver(ctx context.Context, o *outgoing, conn *dataConn, target NodeInfo) error {
+func (j *jobs) handOver(ctx context.Context, o *outgoing, conn *dataConn, target NodeInfo) (Outcome, error) {
 	n := j.n
-	began := false
 	err := n.post(ctx, func(s *state, now time.Duration) output {
 		return s.handOff(now, o.job, o.slots, target.Shard)
 	})
 	if err != nil {
-		return err
-	}
-	thaw := func() {
-		_ = n.post(n.ctx, func(s *state, now time.Duration) output { return s.thaw(now, o.job) })
+		return NotExecuted, err
 	}
 	limit := time.NewTimer(freezeLimit)
 	defer limit.Stop()
 	select {
 	case <-o.frozen:
-		began = true
-	case done := <-o.result:
-		return handedOver(done)
+	case r := <-o.result:
+		return handedOver(r, nil)
+	case <-limit.C:
+		j.thaw(o)
+		return NotExecuted, tryAgain("a command has held its slot for %v", freezeLimit)
 	case <-ctx.Done():
-		thaw()
-		return ctx.Err()
+		j.thaw(o)
+		return NotExecuted, ctx.Err()
 	}
 	position := j.position.Add(1)
-	if began {
-		err = j.sendRest(ctx, o, conn, position, limit.C)
+	err = j.sendRest(ctx, o, conn, position, limit.C)
+	if err == nil && !o.fate.CompareAndSwap(fateOpen, fateCore) {
+		err = ctx.Err()
 	}
 	if err != nil {
-		thaw()
-	} else if err = n.post(n.ctx, func(s *state, now time.Duration) output { return s.frozen(now, o.job, position, false) }); err != nil {
-		return err
+		j.thaw(o)
+		return NotExecuted, err
 	}
-	return j.awaitDecision(o, thaw, limit.C, err)
+	if err := n.post(n.ctx, func(s *state, now time.Duration) output { return s.frozen(now, o.job, position, false) }); err != nil {
+		return NotExecuted, err
+	}
+	return j.awaitDecision(ctx, o, limit.C)
 }
 
-func handedOver(done bool) error {
-	if done {
-		return nil
+// thaw gives a hand-over up, if its MOVE is not out yet. It reports whether the
+// core still knows of it.
+func (j *jobs) thaw(o *outgoing) bool {
+	goesOn := make(chan bool, 1)
+	_ = j.n.post(j.n.ctx, func(s *state, now time.Duration) output {
+		out := s.thaw(now, o.job)
+		goesOn <- s.giveByJob(o.job) != nil
+		return out
+	})
+	select {
+	case on := <-goesOn:
+		return on
+	case <-j.n.ctx.Done():
+		return false
 	}
-	return tryAgain("the hand-over did not come to a decision, nothing has changed")
+}
+
+func handedOver(r jobResult, cause error) (Outcome, error) {
+	switch {
+	case r == jobDone:
+		return Executed, nil
+	case r == jobUnsure:
+		return Unknown, tryAgain("another node leads the shard now, and may complete the hand-over")
+	case cause != nil:
+		return NotExecuted, cause
+	}
+	return NotExecuted, tryAgain("the hand-over did not come to a decision, nothing has changed")
 }
 
 // awaitDecision waits for the core's word. Once MOVE is out there is no other
 // way to know.
-func (j *jobs) awaitDecision(o *outgoing, thaw func(), limit <-chan time.Time, cause error) error {
-	for {
+func (j *jobs) awaitDecision(ctx context.Context, o *outgoing, limit <-chan time.Time) (Outcome, error) {
+	var cause error
+	given := ctx.Done()
+	look := time.NewTicker(max(j.n.cfg.NodeTimeout, 2*freezeLimit))
+	defer look.Stop()
+	for lost := false; ; {
 		select {
-		case done := <-o.result:
-			if !done && cause != nil {
-				return cause
-			}
-			return handedOver(done)
+		case r := <-o.result:
+			return handedOver(r, cause)
 		case <-limit:
-			thaw() // without effect if MOVE is out
+			cause = tryAgain("the target has not said within %v that it holds the data", freezeLimit)
+			j.thaw(o) // without effect if MOVE is out
+		case <-given:
+			given, cause = nil, ctx.Err()
+			j.thaw(o)
+		case <-look.C:
+			if lost {
+				return Unknown, tryAgain("nothing is known of the hand-over any more")
+			}
+			lost = !j.thaw(o) // its word is on its way, or never comes
 		case <-j.n.ctx.Done():
-			return ErrClosed
+			return Unknown, ErrClosed
 		}
 	}
 }
@@ -532,7 +644,7 @@ func (j *jobs) freeze(t freezeTell) {
 func (e *engine) holdsLive(slot Slot) bool {
 	now := time.Now().UnixMilli()
 	for cursor, first := uint64(0), true; first || cursor != 0; first = false {
-		items, next, err := e.store.Scan(uint16(slot), cursor, scanPage)
+		items, next, err := e.store.Scan(uint16(slot), cursor, pageMost)
 		if err != nil {
 			return true
 		}
@@ -547,44 +659,58 @@ func (e *engine) holdsLive(slot Slot) bool {
 }
 
 // ended is called by the run loop when a job of the core has ended.
-func (j *jobs) ended(t jobTell) {
+func (j *jobs) ended(job uint64, r jobResult) {
 	j.mu.Lock()
-	o := j.out[t.job]
+	o := j.out[job]
 	j.mu.Unlock()
 	if o == nil {
 		return
 	}
 	select {
-	case o.result <- t.done:
-	default:
+	case o.result <- r:
+	default: // its first word counts
 	}
 }
 
 // ---- the taker
 
-// incoming is a hand-over that this node takes.
+// incoming is a hand-over that this node takes. What the jobs' lock does not
+// guard is of the reader of its connection alone.
 type incoming struct {
 	job      uint64
 	from     *dataServer
+	order    jobOrder // of its beginning, then of its end; guarded by the lock of jobs
 	slots    SlotSet
 	sums     map[Slot]uint64
-	complete bool
-	position uint64
-	stage    *heldStage // what the core waits for; nil: not yet
+	complete bool       // guarded by the lock of jobs
+	stage    *heldStage // what the core waits for, nil: not yet; guarded by the lock of jobs
 	text     string     // why it is refused
 }
 
+// jobOrder orders the hand-overs of a giver: positions grow while it runs, and
+// when it starts anew it needs a higher epoch before it gives anything.
+type jobOrder struct {
+	epoch    uint64
+	position uint64
+}
+
+func (o jobOrder) less(p jobOrder) bool {
+	return o.epoch < p.epoch || o.epoch == p.epoch && o.position < p.position
+}
+
 // receiveBegin begins to take slots. What this node still has of them is of no
-// use any more.
-func (j *jobs) receiveBegin(s *dataServer, job uint64, slots SlotSet) {
-	in := &incoming{job: job, from: s, slots: slots, sums: map[Slot]uint64{}}
-	j.mu.Lock()
-	if len(j.in) >= incomingMax {
-		in.text = fmt.Sprintf("it takes %d hand-overs already", incomingMax)
-		in.slots = SlotSet{}
+// use any more, unless this beginning has come late, over a connection that has
+// been given up.
+func (j *jobs) receiveBegin(s *dataServer, b *dataBegin) {
+	in := &incoming{job: b.job, from: s, order: b.order, slots: b.slots, sums: map[Slot]uint64{}}
+	stale := j.admit(in)
+	if in.text != "" {
+		return
 	}
-	j.in[job] = in
-	j.mu.Unlock()
+	for _, old := range stale {
+		j.unstage(old)
+		j.n.later(func(s *state, now time.Duration) output { return s.stageLost(now, old.job) })
+	}
 	v := j.n.engine.view.Load()
 	for slot := range in.slots.All() {
 		owner, ok := v.Owner(slot)
@@ -592,11 +718,38 @@ func (j *jobs) receiveBegin(s *dataServer, job uint64, slots SlotSet) {
 			in.refuse("slot %d does not belong to the node that gives it", slot)
 			break
 		}
-		if !j.n.engine.stageSlot(slot, job) {
+		if !j.n.engine.stageSlot(slot, b.job) {
 			in.refuse("slot %d is served here, or marked IMPORTING", slot)
 			break
 		}
 	}
+}
+
+// admit enters a hand-over, unless it is refused, and returns those whose slots
+// begin to come anew with it: they have been given up.
+func (j *jobs) admit(in *incoming) (stale []*incoming) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if len(j.in) >= incomingMax || j.in[in.job] != nil {
+		in.refuse("there are %d hand-overs already, or this one has begun", incomingMax)
+		return nil // its sender hears so at its end
+	}
+	for _, old := range j.in {
+		both := old.slots
+		if both.Intersect(&in.slots); both.Empty() {
+			continue
+		}
+		if old.from.from.ID == in.from.from.ID && !old.order.less(in.order) {
+			in.refuse("slots %s are coming by a later hand-over", both.String())
+			return nil
+		}
+		stale = append(stale, old)
+	}
+	for _, old := range stale {
+		delete(j.in, old.job)
+	}
+	j.in[in.job] = in
+	return stale
 }
 
 func (in *incoming) refuse(format string, args ...any) {
@@ -665,7 +818,7 @@ func (j *jobs) receiveEnd(s *dataServer, d *dataEnd) {
 	in := j.incomingOf(s, d.job)
 	switch {
 	case in == nil:
-		text = "no such hand-over"
+		text = fmt.Sprintf("no such hand-over: it has been given up, a later one of its slots has begun, or there are %d already", incomingMax)
 	case in.text != "":
 		text = in.text
 	default:
@@ -677,11 +830,11 @@ func (j *jobs) receiveEnd(s *dataServer, d *dataEnd) {
 		return
 	}
 	j.mu.Lock()
-	in.complete, in.position = true, d.position
+	in.complete, in.order.position = true, d.position
 	h := in.stage
 	j.mu.Unlock()
 	if h != nil {
-		j.held(in)
+		j.held(d.job, d.position)
 	}
 }
 
@@ -707,7 +860,7 @@ func (j *jobs) stage(h *heldStage) {
 	if in != nil {
 		in.stage = h
 	}
-	ready := in != nil && in.complete && in.position == h.Position
+	ready := in != nil && in.complete && in.order.position == h.Position
 	j.mu.Unlock()
 	if ready {
 		job, position := h.Job, h.Position
@@ -716,16 +869,17 @@ func (j *jobs) stage(h *heldStage) {
 }
 
 // held tells the core that the data of a job is here.
-func (j *jobs) held(in *incoming) {
-	_ = j.n.post(j.n.ctx, func(s *state, now time.Duration) output { return s.stageHeld(now, in.job, in.position) })
+func (j *jobs) held(job, position uint64) {
+	_ = j.n.post(j.n.ctx, func(s *state, now time.Duration) output { return s.stageHeld(now, job, position) })
 }
 
-// hungUp drops what has come over a connection that has ended too soon.
+// hungUp drops what has come over a connection that has ended, unless the core
+// has been asked for it: then the core says when.
 func (j *jobs) hungUp(s *dataServer) {
 	j.mu.Lock()
 	var gone []*incoming
 	for _, in := range j.in {
-		if in.from == s && !in.complete {
+		if in.from == s && (!in.complete || in.stage == nil) {
 			delete(j.in, in.job)
 			gone = append(gone, in)
 		}
@@ -879,14 +1033,24 @@ func (j *jobs) drop(runs moveRuns) {
 	}, func() {})
 }
 
-// handOffAsked carries out another node's request to give slots away.
+// handOffAsked carries out another node's request to give slots away: which, to
+// whom, and for how many milliseconds (0: until the connection ends).
 func (n *node) handOffAsked(ctx context.Context, q *request) error {
-	if len(q.args) != 2 || len(q.args[1]) != len(NodeID{}) {
+	if len(q.args) != 3 || len(q.args[1]) != len(NodeID{}) {
 		return errArgs
 	}
 	slots, err := ParseSlotSet(string(q.args[0]))
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	ms, err := strconv.ParseInt(string(q.args[2]), 10, 64)
+	if err != nil || ms < 0 {
+		return fmt.Errorf("%w: time for a hand-over %.20q, expected milliseconds", ErrInvalid, q.args[2])
+	}
+	if ms > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(ms)*time.Millisecond)
+		defer cancel()
 	}
 	return n.moveSlots(ctx, slots, NodeID(q.args[1]))
 }

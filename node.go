@@ -140,6 +140,8 @@ type node struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
+	goMu   sync.Mutex
+	ending bool // guarded by goMu: Close waits for the goroutines that are there
 	once   sync.Once
 	closed chan struct{}
 }
@@ -306,6 +308,17 @@ func (n *node) run(booted chan struct{}) {
 	}
 }
 
+// goes starts a goroutine that Close waits for, unless the node is closing.
+func (n *node) goes(f func()) bool {
+	n.goMu.Lock()
+	defer n.goMu.Unlock()
+	if n.ending {
+		return false
+	}
+	n.wg.Go(f)
+	return true
+}
+
 func (n *node) now() time.Duration { return n.engine.now() }
 
 // later hands a step to the run loop, which may be the caller. Jobs do, once or
@@ -402,7 +415,13 @@ func (n *node) tell(what any) {
 	case freezeTell:
 		n.jobs.freeze(t)
 	case jobTell:
-		n.jobs.ended(t)
+		r := jobUndone
+		if t.done {
+			r = jobDone
+		}
+		n.jobs.ended(t.job, r)
+	case jobLostTell:
+		n.jobs.ended(t.job, jobUnsure)
 	case stageTell:
 		n.jobs.stage(t.stage)
 	case stageEndTell:
@@ -649,6 +668,9 @@ func (n *node) Close() error {
 	var err error
 	n.once.Do(func() {
 		n.engine.closed.Store(true)
+		n.goMu.Lock()
+		n.ending = true
+		n.goMu.Unlock()
 		n.cancel()
 		if n.listener != nil {
 			n.listener.Close()

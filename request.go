@@ -303,6 +303,7 @@ func (r *response) failed(err error, ran bool) {
 	var moved *MovedError
 	var ask *AskError
 	var cmd *CommandError
+	var admin *AdminError
 	r.text = cut(err.Error(), errorTextMax)
 	switch {
 	case errors.As(err, &moved):
@@ -312,6 +313,9 @@ func (r *response) failed(err error, ran bool) {
 	case errors.As(err, &cmd):
 		r.status, r.code, r.text = statusCommandError, cut(cmd.Code, commandCodeMax), cut(cmd.Text, errorTextMax)
 	default:
+		if errors.As(err, &admin) {
+			r.outcome, r.text = admin.Outcome, cut(admin.Text, errorTextMax)
+		}
 		r.status = statusOther
 		for s, sentinel := range statusErrors {
 			if sentinel != nil && errors.Is(err, sentinel) {
@@ -352,23 +356,32 @@ func (r *response) error(slot Slot) error {
 
 // ---- data of hand-overs
 
-func appendDataBegin(b []byte, job uint64, slots SlotSet) []byte {
-	b = binary.AppendUvarint(b, job)
-	return appendText(b, slots.String())
+// dataBegin says which slots a hand-over is about to bring.
+type dataBegin struct {
+	job   uint64
+	order jobOrder
+	slots SlotSet
 }
 
-func decodeDataBegin(payload []byte) (job uint64, slots SlotSet, err error) {
+func (d *dataBegin) append(b []byte) []byte {
+	b = binary.AppendUvarint(b, d.job)
+	b = binary.AppendUvarint(b, d.order.epoch)
+	b = binary.AppendUvarint(b, d.order.position)
+	return appendText(b, d.slots.String())
+}
+
+func decodeDataBegin(payload []byte) (*dataBegin, error) {
 	r := bulkReader{b: payload}
-	job = r.uint()
+	d := &dataBegin{job: r.uint(), order: jobOrder{r.uint(), r.uint()}}
 	text := string(r.bytes())
 	if err := r.done(); err != nil {
-		return 0, SlotSet{}, err
+		return nil, err
 	}
-	slots, err = ParseSlotSet(text)
-	if err == nil && slots.String() != text {
-		err = fmt.Errorf("slotmesh: slots %q, expected %q", text, slots.String())
+	var err error
+	if d.slots, err = ParseSlotSet(text); err == nil && d.slots.String() != text {
+		err = fmt.Errorf("slotmesh: slots %q, expected %q", text, d.slots.String())
 	}
-	return job, slots, err
+	return d, err
 }
 
 // hashText mixes a text into a sum.

@@ -23,11 +23,6 @@ type bulkCodec struct {
 	seeds  []any
 }
 
-type dataBegin struct {
-	job   uint64
-	slots SlotSet
-}
-
 func bulkCodecs() []bulkCodec {
 	text := strings.Repeat("x", 300)
 	return []bulkCodec{
@@ -35,7 +30,7 @@ func bulkCodecs() []bulkCodec {
 			func(b []byte) (any, error) { return decodeRequest(b) },
 			func(v any) []byte { return v.(*request).append(nil) },
 			[]any{
-				&request{id: 1, op: opGet, slot: 5474, args: [][]byte{[]byte("key")}, shared: true},
+				&request{id: 1, op: opGet, cluster: 1<<63 + 5, slot: 5474, args: [][]byte{[]byte("key")}, shared: true},
 				&request{id: 1 << 60, op: opDo, slot: NumSlots - 1, name: "add", args: [][]byte{[]byte("k"), {}, []byte(text)}, shared: true},
 				&request{op: opHandOff, shared: true},
 			}},
@@ -48,9 +43,9 @@ func bulkCodecs() []bulkCodec {
 				&response{id: 2, status: statusCommandError, outcome: Unknown, code: "WRONGTYPE", text: text, value: []byte{}},
 			}},
 		{"data begin",
-			func(b []byte) (any, error) { job, slots, err := decodeDataBegin(b); return &dataBegin{job, slots}, err },
-			func(v any) []byte { d := v.(*dataBegin); return appendDataBegin(nil, d.job, d.slots) },
-			[]any{&dataBegin{1, SlotSet{}}, &dataBegin{1 << 40, setOf(0, 1, 2, 7, NumSlots-1)}}},
+			func(b []byte) (any, error) { return decodeDataBegin(b) },
+			func(v any) []byte { return v.(*dataBegin).append(nil) },
+			[]any{&dataBegin{job: 1}, &dataBegin{1 << 40, jobOrder{300, 1 << 50}, setOf(0, 1, 2, 7, NumSlots-1)}}},
 		{"piece",
 			func(b []byte) (any, error) { return decodePiece(b) },
 			func(v any) []byte { p := v.(*dataPiece); return appendPiece(nil, p.job, p.slot, p.ops) },

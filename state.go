@@ -82,6 +82,9 @@ type (
 		job  uint64
 		done bool // decided; else the slots are served here again, or nobody knows yet
 	}
+	// jobLostTell says, before the jobTell, that a hand-over's MOVE is out and that
+	// this node is not the one to count its majority any more.
+	jobLostTell struct{ job uint64 }
 	// stageTell asks to make ready the data of a stage, and to call stageHeld.
 	stageTell struct{ stage *heldStage }
 	// stageEndTell says that a stage is not needed any more: it has been
