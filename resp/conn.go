@@ -331,10 +331,10 @@ func (c *Conn) dispatch(command *Command, args [][]byte) error {
 // execute runs a command with keys at their slot.
 func (c *Conn) execute(command *Command, args [][]byte, asking bool) (*waitFor, error) {
 	var err error
-	if c.keyAt, err = command.keys(c.keyAt[:0], args); err != nil {
+	if c.keyAt, err = command.keys(c.keyAt[:0], args); err != nil && command.Conn == nil {
 		return nil, err
 	}
-	if len(c.keyAt) == 0 && command.Conn != nil {
+	if (len(c.keyAt) == 0 || err != nil) && command.Conn != nil {
 		return nil, command.Conn(c, args)
 	}
 	if len(c.keyAt) == 0 {

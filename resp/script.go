@@ -85,6 +85,8 @@ func scriptKeys(args [][]byte) ([]int, error) {
 	return at, nil
 }
 
+const errNoScript Error = "NOSCRIPT No matching script. Please use EVAL."
+
 func shaOf(text []byte) string {
 	sum := sha1.Sum(text)
 	return hex.EncodeToString(sum[:])
@@ -166,8 +168,9 @@ func (s *script) shebang(line string) error {
 	return nil
 }
 
+// oneLine has spaces for line breaks.
 func oneLine(s string) string {
-	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' }), " ")
+	return strings.NewReplacer("\n", " ", "\r", " ").Replace(s)
 }
 
 // scriptOf is the script that a call names, by its text or by its SHA-1.
@@ -178,11 +181,14 @@ func (c *Conn) scriptOf(command *Command, args [][]byte) (*script, error) {
 	if s := c.server.scripts.find(string(appendLower(nil, args[1]))); s != nil {
 		return s, nil
 	}
-	return nil, Error("NOSCRIPT No matching script. Please use EVAL.")
+	return nil, errNoScript
 }
 
 // newRun reads the arguments of EVAL.
 func (c *Conn) newRun(command *Command, args [][]byte) (*scriptRun, error) {
+	if strings.HasPrefix(command.Name, "evalsha") && len(args[1]) != 2*sha1.Size {
+		return nil, errNoScript // said before anything else
+	}
 	at, err := scriptKeys(args)
 	if err != nil {
 		return nil, err
@@ -305,7 +311,7 @@ func (r *scriptRun) in(tx *slotmesh.Tx, reply *Reply) error {
 		all.giveBack(vm)
 		return err
 	}
-	writeLua(reply, value, 0)
+	writeLua(reply, value, r.proto, 0)
 	all.giveBack(vm)
 	return nil
 }

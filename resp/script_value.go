@@ -48,8 +48,9 @@ func trimZeros(b []byte) []byte {
 	return bytes.TrimSuffix(bytes.TrimRight(b, "0"), []byte{'.'})
 }
 
-// writeLua puts the value of a script as a reply.
-func writeLua(r *Reply, v lua.LValue, depth int) {
+// writeLua puts the value of a script as a reply. proto is what the script has
+// chosen with redis.setresp: only from 3 on, true and false are booleans.
+func writeLua(r *Reply, v lua.LValue, proto, depth int) {
 	if depth > luaReplyNested {
 		r.Error("ERR reached lua stack limit")
 		return
@@ -61,7 +62,7 @@ func writeLua(r *Reply, v lua.LValue, depth int) {
 		r.Int(luaInt(float64(v)))
 	case lua.LBool:
 		switch {
-		case r.Proto() == 3:
+		case proto == 3:
 			r.Bool(bool(v))
 		case bool(v):
 			r.Int(1)
@@ -69,7 +70,7 @@ func writeLua(r *Reply, v lua.LValue, depth int) {
 			r.Null()
 		}
 	case *lua.LTable:
-		writeLuaTable(r, v, depth)
+		writeLuaTable(r, v, proto, depth)
 	default:
 		r.Null()
 	}
@@ -85,7 +86,7 @@ func luaInt(f float64) int64 {
 	}
 }
 
-func writeLuaTable(r *Reply, t *lua.LTable, depth int) {
+func writeLuaTable(r *Reply, t *lua.LTable, proto, depth int) {
 	field := func(name string) lua.LValue { return t.RawGetString(name) }
 	if s, ok := field("err").(lua.LString); ok {
 		r.Error(oneLine(string(s)))
@@ -102,14 +103,14 @@ func writeLuaTable(r *Reply, t *lua.LTable, depth int) {
 	if m, ok := field("map").(*lua.LTable); ok {
 		r.Map(tableSize(m))
 		m.ForEach(func(k, v lua.LValue) {
-			writeLua(r, k, depth+1)
-			writeLua(r, v, depth+1)
+			writeLua(r, k, proto, depth+1)
+			writeLua(r, v, proto, depth+1)
 		})
 		return
 	}
 	if m, ok := field("set").(*lua.LTable); ok {
 		r.Set(tableSize(m))
-		m.ForEach(func(k, _ lua.LValue) { writeLua(r, k, depth+1) })
+		m.ForEach(func(k, _ lua.LValue) { writeLua(r, k, proto, depth+1) })
 		return
 	}
 	if s, ok := field("big_number").(lua.LString); ok {
@@ -130,7 +131,7 @@ func writeLuaTable(r *Reply, t *lua.LTable, depth int) {
 	}
 	r.Array(n)
 	for i := 1; i <= n; i++ {
-		writeLua(r, t.RawGetInt(i), depth+1)
+		writeLua(r, t.RawGetInt(i), proto, depth+1)
 	}
 }
 

@@ -140,11 +140,27 @@ func (vm *interpreter) openMath() {
 	}))
 }
 
-// openString bounds what one call can make of nothing.
+// openString bounds what one call can make of nothing, and has numbers printed as
+// C does.
 func (vm *interpreter) openString() {
 	L := vm.state
 	s := L.G.Global.RawGetString("string").(*lua.LTable)
 	s.RawSetString("dump", lua.LNil)
+	s.RawSetString("format", L.NewFunction(luaFormat))
+	text := L.G.Global.RawGetString("tostring")
+	L.G.Global.RawSetString("tostring", L.NewFunction(func(L *lua.LState) int {
+		if n, ok := L.Get(1).(lua.LNumber); ok {
+			L.Push(lua.LString(luaText(float64(n))))
+			return 1
+		}
+		top := L.GetTop()
+		L.Push(text)
+		for i := 1; i <= top; i++ {
+			L.Push(L.Get(i))
+		}
+		L.Call(top, 1)
+		return 1
+	}))
 	s.RawSetString("rep", L.NewFunction(func(L *lua.LState) int {
 		text, n := L.CheckString(1), max(0, L.CheckInt(2))
 		if len(text) > 0 && n > luaStringMax/len(text) {
@@ -234,36 +250,50 @@ func (vm *interpreter) newRedis() *lua.LTable {
 	function("pcall", func(L *lua.LState) int { return vm.redisCall(L, false) })
 	function("sha1hex", func(L *lua.LState) int {
 		if L.GetTop() != 1 {
-			L.RaiseError("wrong number of arguments")
+			return libraryError(L, "wrong number of arguments")
 		}
-		L.Push(lua.LString(shaOf([]byte(lua.LVAsString(L.Get(1))))))
-		return 1
-	})
-	function("error_reply", func(L *lua.LState) int {
-		text := L.CheckString(1)
-		if strings.HasPrefix(text, "-") {
-			text = text[1:]
-		} else if !strings.Contains(text, " ") {
-			text = "ERR " + text
+		text := "" // of what is no text, the sum is that of none
+		switch L.Get(1).(type) {
+		case lua.LString, lua.LNumber:
+			text = luaStringArg(L, 1)
 		}
-		L.Push(singleField(L, "err", text))
+		L.Push(lua.LString(shaOf([]byte(text))))
 		return 1
 	})
-	function("status_reply", func(L *lua.LState) int {
-		L.Push(singleField(L, "ok", L.CheckString(1)))
-		return 1
-	})
+	reply := func(field string, text func(string) string) lua.LGFunction {
+		return func(L *lua.LState) int {
+			s, ok := L.Get(1).(lua.LString)
+			if !ok || L.GetTop() != 1 {
+				L.Push(singleField(L, "err", "ERR wrong number or type of arguments"))
+				return 1
+			}
+			L.Push(singleField(L, field, text(string(s))))
+			return 1
+		}
+	}
+	function("error_reply", reply("err", errorReplyText))
+	function("status_reply", reply("ok", func(s string) string { return s }))
 	function("setresp", func(L *lua.LState) int {
-		n := L.CheckInt(1)
-		if n != 2 && n != 3 {
-			L.RaiseError("RESP version must be 2 or 3.")
+		if L.GetTop() != 1 {
+			return libraryError(L, "redis.setresp() requires one argument.")
 		}
-		vm.current.proto = n
+		n := luaInt(float64(lua.LVAsNumber(L.Get(1))))
+		if n != 2 && n != 3 {
+			return libraryError(L, "RESP version must be 2 or 3.")
+		}
+		vm.current.proto = int(n)
 		return 0
 	})
 	function("log", func(L *lua.LState) int {
 		if L.GetTop() < 2 {
-			L.RaiseError("redis.log() requires two arguments or more.")
+			return libraryError(L, "redis.log() requires two arguments or more.")
+		}
+		level, ok := L.Get(1).(lua.LNumber)
+		if !ok {
+			return libraryError(L, "First argument must be a number (log level).")
+		}
+		if level < 0 || level >= 4 {
+			return libraryError(L, "Invalid debug level.")
 		}
 		var words []string
 		for i := 2; i <= L.GetTop(); i++ {
@@ -272,17 +302,31 @@ func (vm *interpreter) newRedis() *lua.LTable {
 		vm.current.conn.server.log.Info("script", "text", strings.Join(words, " "))
 		return 0
 	})
-	nothing := func(L *lua.LState) int { return 0 }
-	function("set_repl", nothing)
-	function("breakpoint", nothing)
-	function("debug", nothing)
+	function("set_repl", func(L *lua.LState) int {
+		if L.GetTop() != 1 {
+			return libraryError(L, "redis.set_repl() requires two arguments.")
+		}
+		if n := luaInt(float64(lua.LVAsNumber(L.Get(1)))); n&^3 != 0 {
+			return libraryError(L, "Invalid replication flags. Use REPL_AOF, REPL_REPLICA, REPL_ALL or REPL_NONE.")
+		}
+		return 0 // effects go where they have to go
+	})
+	function("breakpoint", func(L *lua.LState) int {
+		L.Push(lua.LFalse) // nobody debugs
+		return 1
+	})
+	function("debug", func(L *lua.LState) int { return 0 })
 	function("replicate_commands", func(L *lua.LState) int {
 		L.Push(lua.LTrue)
 		return 1
 	})
 	function("acl_check_cmd", func(L *lua.LState) int {
-		if vm.current.conn.server.table.byName[strings.ToLower(L.CheckString(1))] == nil {
-			L.RaiseError("Invalid command passed to redis.acl_check_cmd()")
+		args, bad := callArgs(L)
+		if bad != "" {
+			return vm.callFailed(L, true, bad)
+		}
+		if vm.current.conn.server.table.byName[string(appendLower(nil, args[0]))] == nil {
+			return libraryError(L, "Invalid command passed to redis.acl_check_cmd()")
 		}
 		L.Push(lua.LTrue)
 		return 1
@@ -300,6 +344,22 @@ const (
 	versionNumber = 7<<16 | 0<<8 | 15
 )
 
+// libraryError raises an error that does not name the line: Redis's library says
+// none.
+func libraryError(L *lua.LState, text string) int {
+	L.Error(singleField(L, "err", "ERR "+text), 0)
+	return 0
+}
+
+// errorReplyText is what redis.error_reply makes of its argument: a leading '-'
+// is dropped, and a text of one word gets a code.
+func errorReplyText(s string) string {
+	if s = strings.TrimPrefix(s, "-"); !strings.Contains(s, " ") {
+		s = "ERR " + s
+	}
+	return s
+}
+
 func singleField(L *lua.LState, name, value string) *lua.LTable {
 	t := L.NewTable()
 	t.RawSetString(name, lua.LString(value))
@@ -308,19 +368,9 @@ func singleField(L *lua.LState, name, value string) *lua.LTable {
 
 // redisCall is redis.call and redis.pcall.
 func (vm *interpreter) redisCall(L *lua.LState, raise bool) int {
-	args := make([][]byte, L.GetTop())
-	for i := range args {
-		switch v := L.Get(i + 1).(type) {
-		case lua.LString:
-			args[i] = []byte(v)
-		case lua.LNumber:
-			args[i] = []byte(luaNumberText(float64(v)))
-		default:
-			return vm.callFailed(L, raise, "ERR Lua redis lib command arguments must be strings or integers")
-		}
-	}
-	if len(args) == 0 {
-		return vm.callFailed(L, raise, "ERR Please specify at least one argument for this redis lib call")
+	args, bad := callArgs(L)
+	if bad != "" {
+		return vm.callFailed(L, raise, bad)
 	}
 	reply, err := vm.current.command(args)
 	if err != nil {
@@ -341,6 +391,26 @@ func (vm *interpreter) redisCall(L *lua.LState, raise bool) int {
 	}
 	L.Push(value)
 	return 1
+}
+
+// callArgs are the arguments of a call as those of a command, or what is wrong
+// with them.
+func callArgs(L *lua.LState) (args [][]byte, bad string) {
+	args = make([][]byte, L.GetTop())
+	for i := range args {
+		switch v := L.Get(i + 1).(type) {
+		case lua.LString:
+			args[i] = []byte(v)
+		case lua.LNumber:
+			args[i] = []byte(luaNumberText(float64(v)))
+		default:
+			return nil, "ERR Lua redis lib command arguments must be strings or integers"
+		}
+	}
+	if len(args) == 0 {
+		return nil, "ERR Please specify at least one argument for this redis lib call"
+	}
+	return args, ""
 }
 
 func (vm *interpreter) callFailed(L *lua.LState, raise bool, text string) int {
@@ -373,6 +443,8 @@ func (r *scriptRun) command(args [][]byte) ([]byte, error) {
 	switch {
 	case err != nil && strings.HasPrefix(err.Error(), "ERR wrong number"):
 		return nil, Error("ERR Wrong number of args calling Redis command from script")
+	case command == nil: // a subcommand that there is not
+		return nil, Error("ERR Unknown Redis command called from script")
 	case err != nil:
 		return nil, err
 	case command.has(NoScript) || command.Run == nil && !scriptMayCall(command):
