@@ -56,8 +56,10 @@ type heldStage struct {
 	stageMsg
 	from    NodeID // who will count the majority
 	ready   bool   // the data is here
-	inEpoch Epoch  // of this shard, when ready was said
-	pending bool   // the driver is asked to make it ready
+	readyAt time.Duration
+	waited  bool  // so long that nobody waits for it any more
+	inEpoch Epoch // of this shard, when ready was said
+	pending bool  // the driver is asked to make it ready
 }
 
 const stagesMax = 4096 // held at a time; one more is refused
@@ -502,7 +504,9 @@ func (s *state) stageHeld(now time.Duration, job uint64, position uint64) output
 }
 
 func (s *state) holdStage(h *heldStage) {
-	h.ready, h.inEpoch = true, s.lead.epoch
+	h.ready, h.readyAt, h.waited, h.inEpoch = true, s.now, false, s.lead.epoch
+	s.reassess = true
+	s.wakeBy(s.now + s.cfg.nodeTimeout)
 	s.sayStaged(h)
 }
 
@@ -520,6 +524,7 @@ func (s *state) onCancelStage(p *peer, m *cancelStageMsg) {
 
 func (s *state) dropStage(h *heldStage) {
 	delete(s.stages, h.Job)
+	s.reassess = true
 	s.tell(stageEndTell{h.Job})
 }
 
@@ -560,6 +565,8 @@ func (s *state) stageTick() {
 		h := s.stages[job]
 		if s.stagePast(&h.stageMsg) || mutated(mutStageDropped) && h.Epoch.less(s.table.shards[h.Giver]) {
 			s.dropStage(h)
+		} else if h.ready && !h.waited && s.timeSince(h.readyAt) >= s.cfg.nodeTimeout {
+			h.waited, s.reassess = true, true
 		}
 	}
 }

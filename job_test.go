@@ -732,3 +732,37 @@ func TestSlotThatComesBackIsNotDropped(t *testing.T) {
 	m.w.run(3 * ruleNT)
 	require.Empty(t, toldOf[dropTell](m.a))
 }
+
+// A slot that is moved in place is on hold where it goes, from when its keys are
+// there until it is served or the giver has given up: nobody is sent to and fro.
+func TestWhoAsksForASlotThatIsComingWaits(t *testing.T) {
+	m := newMoving(t)
+	w, a, d := m.w, m.a, m.d
+	require.False(t, d.core.serve.hold.Contains(5))
+	w.hold = kindsOf(msgMove)
+	r := d.setSlots("5", d)
+	w.deliver()
+	a.freezes(false)
+	require.Equal(t, "moving", m.phase())
+	require.True(t, a.core.serve.hold.Contains(5), "it serves the slot no more")
+	require.True(t, d.core.serve.hold.Contains(5), "its keys are here")
+	d.slowDisk = true
+	w.releaseHeld()
+	require.Equal(t, "d", d.owns(5))
+	require.True(t, d.core.serve.hold.Contains(5), "decided, and not saved yet")
+	require.False(t, d.serves(5))
+	d.flush()
+	d.slowDisk = false
+	require.True(t, d.serves(5))
+	require.False(t, d.core.serve.hold.Contains(5))
+	require.Equal(t, "OK", w.settle(r))
+
+	w.lose = kindsOf(msgStaged, msgCancelStage)
+	d.setSlots("6", d)
+	w.deliver()
+	a.freezes(false)
+	require.True(t, d.core.serve.hold.Contains(6))
+	w.run(ruleNT + ruleNT/2)
+	require.Equal(t, "none", m.phase())
+	require.False(t, d.core.serve.hold.Contains(6), "a giver that has given up may not be heard: for a NodeTimeout at most")
+}

@@ -401,6 +401,7 @@ func (s *state) assess() {
 			slots.Subtract(&g.slots)
 			hold.Union(&g.slots)
 		}
+		s.holdComing(l, &hold)
 	}
 	if len(s.arrived) > 0 {
 		s.tell(adoptTell{s.arrived, s.kept})
@@ -416,6 +417,25 @@ func (s *state) assess() {
 	if slots != v.slots || hold != v.hold || reign != v.reign {
 		v.slots, v.hold, v.reign = slots, hold, reign
 		v.version++
+	}
+}
+
+// holdComing adds the slots that are about to be served here: their move is
+// decided and being saved, or their giver, who serves them no more, is getting it
+// decided and their keys are here already. Whoever asks for them waits. Without
+// that clients would be sent to and fro between the two, for as long as one of
+// them has heard and the other has not. For a NodeTimeout at most: a giver that
+// gives up says so, but what it says may be lost.
+func (s *state) holdComing(l *leadership, hold *SlotSet) {
+	for i := range l.fresh {
+		hold.Union(&l.fresh[i].slots)
+	}
+	for _, h := range s.stages {
+		if h.InPlace && h.ready && !h.waited && h.inEpoch == l.epoch {
+			coming := h.Slots.slots()
+			coming.Subtract(&l.mine)
+			hold.Union(&coming)
+		}
 	}
 }
 
