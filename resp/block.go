@@ -115,6 +115,10 @@ func (l *waitList) take(key string, w *waiter) {
 	}
 }
 
+// blockedLook is how often a command that waits asks whether its slot is still
+// served: a cluster that is down does not change keys, and its clients are told.
+const blockedLook = time.Second
+
 // runBlocking runs a command again and again until it finds something, its time
 // is over, or the client goes.
 func (c *Conn) runBlocking(command *Command, args [][]byte, asking bool) error {
@@ -153,8 +157,16 @@ func (c *Conn) waitAndRun(command *Command, args [][]byte, asking bool, wait *wa
 		defer t.Stop()
 		over = t.C
 	}
+	look := time.NewTicker(blockedLook)
+	defer look.Stop()
 	for {
 		select {
+		case <-look.C:
+			c.beginBatch()
+			if again, err := c.execute(command, args, asking); err != nil || again == nil {
+				return err
+			}
+			c.flush()
 		case <-w.changed:
 			c.beginBatch()
 			again, err := c.execute(command, args, asking)

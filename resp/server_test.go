@@ -369,3 +369,16 @@ func TestCloseEndsBlockedAndListeningClients(t *testing.T) {
 	require.NoError(t, s.Close())
 	require.True(t, blocked.closed() && listening.closed())
 }
+
+// A client that waits hears when its slot is served no more, also where no key
+// changes.
+func TestBlockedClientHearsThatTheSlotHasGone(t *testing.T) {
+	s := startServer(t)
+	c := dial(t, s)
+	c.send("BLPOP q 0")
+	require.Eventually(t, func() bool { return s.blocked.waiting() == 1 }, 5*time.Second, time.Millisecond)
+	var slots slotmesh.SlotSet
+	slots.Add(slotmesh.KeySlot("q"))
+	require.NoError(t, s.node.Admin().DelSlots(context.Background(), slots))
+	require.Equal(t, "CLUSTERDOWN Hash slot not served", c.read())
+}
