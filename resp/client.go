@@ -96,7 +96,7 @@ func clientSetInfo(c *Conn, args [][]byte) error {
 	case equalFold(args[2], "lib-ver"):
 		option, at = "lib-ver", 1
 	default:
-		return Error(fmt.Sprintf("ERR Unrecognized option '%s'", args[2]))
+		return Error(fmt.Sprintf("ERR Unrecognized option '%s'", cText(args[2])))
 	}
 	if !validName(value) {
 		return Error("ERR " + option + " cannot contain spaces, newlines or special characters.")
@@ -200,7 +200,7 @@ func parseClientType(arg []byte) (clientType, error) {
 	case equalFold(arg, "master"), equalFold(arg, "replica"), equalFold(arg, "slave"):
 		return clientOther, nil
 	}
-	return 0, Error(fmt.Sprintf("ERR Unknown client type '%s'", arg))
+	return 0, Error(fmt.Sprintf("ERR Unknown client type '%s'", cText(arg)))
 }
 
 func (t clientType) has(c *Conn) bool {
@@ -280,10 +280,10 @@ func parseKill(args [][]byte) (f killFilter, err error) {
 	if len(args) == 3 {
 		return killFilter{addr: string(args[2])}, nil
 	}
-	if len(args)%2 != 0 {
-		return f, errSyntax
-	}
 	for i := 2; i < len(args); i += 2 {
+		if i+1 == len(args) {
+			return f, errSyntax
+		}
 		value := args[i+1]
 		switch {
 		case equalFold(args[i], "id"):
@@ -304,7 +304,7 @@ func parseKill(args [][]byte) (f killFilter, err error) {
 			f.kind = &kind
 		case equalFold(args[i], "user"):
 			if f.user = string(value); f.user != "default" {
-				return f, Error(fmt.Sprintf("ERR No such user '%s'", value))
+				return f, Error(fmt.Sprintf("ERR No such user '%s'", cText(value)))
 			}
 		case equalFold(args[i], "skipme") && equalFold(value, "yes"):
 			f.keepSelf = true

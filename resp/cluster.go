@@ -476,7 +476,7 @@ func (c *Conn) member(arg []byte) (*member, error) {
 			}
 		}
 	}
-	return nil, Error(fmt.Sprintf("ERR Unknown node %s", arg))
+	return nil, Error(fmt.Sprintf("ERR Unknown node %s", cText(arg)))
 }
 
 func clusterReplicas(c *Conn, args [][]byte) error {
@@ -724,7 +724,7 @@ func clusterSetSlot(c *Conn, args [][]byte) error {
 		}
 		to, err := slotmesh.ParseNodeID(string(args[4]))
 		if err != nil {
-			return Error(fmt.Sprintf("ERR I don't know about node %s", args[4]))
+			return Error(fmt.Sprintf("ERR I don't know about node %s", cText(args[4])))
 		}
 		return c.ok(admin.SetSlotMigrating(c.ctx, slot, to))
 	case equalFold(action, "importing") && n == 5:
@@ -733,7 +733,7 @@ func clusterSetSlot(c *Conn, args [][]byte) error {
 		}
 		from, err := slotmesh.ParseNodeID(string(args[4]))
 		if err != nil {
-			return Error(fmt.Sprintf("ERR I don't know about node %s", args[4]))
+			return Error(fmt.Sprintf("ERR I don't know about node %s", cText(args[4])))
 		}
 		return c.ok(admin.SetSlotImporting(c.ctx, slot, from))
 	case equalFold(action, "stable") && n == 4:
@@ -741,7 +741,7 @@ func clusterSetSlot(c *Conn, args [][]byte) error {
 	case equalFold(action, "node") && n == 5:
 		to, err := slotmesh.ParseNodeID(string(args[4]))
 		if err != nil {
-			return Error(fmt.Sprintf("ERR Unknown node %s", args[4]))
+			return Error(fmt.Sprintf("ERR Unknown node %s", cText(args[4])))
 		}
 		var set slotmesh.SlotSet
 		set.Add(slot)
@@ -765,16 +765,16 @@ func clusterMeet(c *Conn, args [][]byte) error {
 	host := string(args[2])
 	port, ok := parseInt(args[3])
 	if !ok {
-		return Error(fmt.Sprintf("ERR Invalid TCP base port specified: %s", args[3]))
+		return Error(fmt.Sprintf("ERR Invalid TCP base port specified: %s", cText(args[3])))
 	}
 	bus := port + busOffset
 	if len(args) == 5 {
 		if bus, ok = parseInt(args[4]); !ok {
-			return Error(fmt.Sprintf("ERR Invalid TCP bus port specified: %s", args[4]))
+			return Error(fmt.Sprintf("ERR Invalid TCP bus port specified: %s", cText(args[4])))
 		}
 	}
 	if !validHost(host) || port < 1 || port > 65535 || bus < 1 || bus > 65535 {
-		return Error(fmt.Sprintf("ERR Invalid node address specified: %s:%s", host, args[3]))
+		return Error(fmt.Sprintf("ERR Invalid node address specified: %s:%s", host, cText(args[3])))
 	}
 	return c.ok(c.server.node.Admin().Meet(c.ctx, net.JoinHostPort(host, strconv.Itoa(int(bus)))))
 }
@@ -804,7 +804,7 @@ func clusterForget(c *Conn, args [][]byte) error {
 	// Whoever has been forgotten is in no table any more: the core knows.
 	id, err := slotmesh.ParseNodeID(string(args[2]))
 	if err != nil {
-		return Error(fmt.Sprintf("ERR Unknown node %s", args[2]))
+		return Error(fmt.Sprintf("ERR Unknown node %s", cText(args[2])))
 	}
 	return c.ok(c.server.node.Admin().Forget(c.ctx, id, force))
 }
@@ -865,7 +865,7 @@ func clusterSetConfigEpoch(c *Conn, args [][]byte) error {
 	case !ok:
 		return errNotInteger
 	case n < 0:
-		return Error(fmt.Sprintf("ERR Invalid config epoch specified: %s", args[2]))
+		return Error(fmt.Sprintf("ERR Invalid config epoch specified: %s", cText(args[2])))
 	}
 	return c.ok(c.server.node.Admin().SetConfigEpoch(c.ctx, uint64(n)))
 }

@@ -1,6 +1,7 @@
 package resp
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -232,7 +233,7 @@ func (c *Command) sub(args [][]byte) (*Command, error) {
 		}
 		return c, nil
 	}
-	return nil, Error(fmt.Sprintf("ERR unknown subcommand '%.128s'. Try %s HELP.", args[1], strings.ToUpper(c.Name)))
+	return nil, Error(fmt.Sprintf("ERR unknown subcommand '%s'. Try %s HELP.", cut(args[1], 128), strings.ToUpper(c.Name)))
 }
 
 func wrongArity(c *Command) error {
@@ -247,9 +248,21 @@ func unknownCommand(args [][]byte) error {
 		if b.Len() >= 128 {
 			break
 		}
-		fmt.Fprintf(&b, "'%.*s' ", 128-b.Len(), a)
+		fmt.Fprintf(&b, "'%s' ", cut(a, 128-b.Len()))
 	}
-	return Error(fmt.Sprintf("ERR unknown command '%.128s', with args beginning with: %s", args[0], b.String()))
+	return Error(fmt.Sprintf("ERR unknown command '%s', with args beginning with: %s", cut(args[0], 128), b.String()))
+}
+
+// cText is an argument as an error quotes it: Redis's formats end at a zero byte.
+func cText(arg []byte) []byte {
+	text, _, _ := bytes.Cut(arg, []byte{0})
+	return text
+}
+
+// cut is cText, of n bytes at most.
+func cut(arg []byte, n int) []byte {
+	text := cText(arg)
+	return text[:min(len(text), n)]
 }
 
 // appendLower appends an ASCII word in lower case.

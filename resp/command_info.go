@@ -42,7 +42,7 @@ func commandCount(c *Conn, args [][]byte) error {
 // commandAll is COMMAND alone. Another word than those of the table is an error.
 func commandAll(c *Conn, args [][]byte) error {
 	if len(args) > 1 {
-		return Error(fmt.Sprintf("ERR unknown subcommand '%.128s'. Try COMMAND HELP.", args[1]))
+		return Error(fmt.Sprintf("ERR unknown subcommand '%s'. Try COMMAND HELP.", cut(args[1], 128)))
 	}
 	c.reply.Array(len(c.server.table.all))
 	for _, command := range c.server.table.all {

@@ -343,7 +343,7 @@ func configSet(c *Conn, args [][]byte) error {
 		name := strings.ToLower(string(args[i]))
 		row := s.byName[name]
 		if row == nil {
-			return Error(fmt.Sprintf("ERR Unknown option or number of arguments for CONFIG SET - '%s'", args[i]))
+			return Error(fmt.Sprintf("ERR Unknown option or number of arguments for CONFIG SET - '%s'", cText(args[i])))
 		}
 		failed := func(why string) error {
 			return Error(fmt.Sprintf("ERR CONFIG SET failed (possibly related to argument '%s') - %s", name, why))

@@ -189,7 +189,7 @@ func parseHello(c *Conn, args [][]byte) (o helloOptions, err error) {
 			o.name = &name
 			i++
 		default:
-			return o, Error(fmt.Sprintf("ERR Syntax error in HELLO option '%s'", args[i]))
+			return o, Error(fmt.Sprintf("ERR Syntax error in HELLO option '%s'", cText(args[i])))
 		}
 	}
 	return o, nil

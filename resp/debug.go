@@ -45,7 +45,7 @@ func debug(c *Conn, args [][]byte) error {
 	case equalFold(name, "set-active-expire") && n == 3, equalFold(name, "jmap"):
 		return c.ok(nil)
 	}
-	return Error(fmt.Sprintf("ERR unknown subcommand or wrong number of arguments for '%s'. Try DEBUG HELP.", args[1]))
+	return Error(fmt.Sprintf("ERR unknown subcommand or wrong number of arguments for '%s'. Try DEBUG HELP.", cut(args[1], 128)))
 }
 
 func debugObject(c *Conn, key []byte) error {

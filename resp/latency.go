@@ -16,7 +16,7 @@ func latencyCommand() Command {
 			return nil
 		}},
 		{Name: "graph", Arity: 3, Flags: flags, Conn: func(c *Conn, args [][]byte) error {
-			return Error(fmt.Sprintf("ERR No samples available for event '%s'", args[2]))
+			return Error(fmt.Sprintf("ERR No samples available for event '%s'", cText(args[2])))
 		}},
 		{Name: "help", Arity: 2, Flags: Loading | Stale, Conn: func(c *Conn, args [][]byte) error {
 			c.reply.help("LATENCY", "DOCTOR", "    Where to look.", "GRAPH <event>", "    Nothing.", "HISTOGRAM [<command> ...]", "    Nothing.",

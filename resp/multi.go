@@ -36,7 +36,7 @@ func (t *transaction) fail() {
 }
 
 func (c *Command) controlsTransaction() bool {
-	switch c.Name {
+	switch c.fullName() {
 	case "exec", "discard", "multi", "watch", "quit", "reset":
 		return true
 	}
@@ -175,7 +175,9 @@ func (c *Conn) probe(command *Command, args [][]byte) error {
 }
 
 // exec runs what was queued: the commands with keys in one Tx of their slot, the
-// others after it, in order. All replies come in the order of the commands.
+// others after it, in order. All replies come in the order of the commands. A
+// command without keys that changes keys all the same (FLUSHALL) keeps its place:
+// what comes after it runs after it, in a Tx of its own.
 func exec(c *Conn, args [][]byte) error {
 	if !c.tx.open {
 		return Error("ERR EXEC without MULTI")
@@ -184,14 +186,17 @@ func exec(c *Conn, args [][]byte) error {
 	c.tx = transaction{watch: t.watch, dirty: t.dirty} // so that nothing of what runs is queued
 	defer c.discard()
 	switch {
+	case !t.oneSlot():
+		return errCrossSlot
 	case t.failed:
 		return errExecAbort
 	case t.dirty != nil && t.dirty.Load():
 		c.reply.NullArray()
 		return nil
 	}
+	end := partEnd(t.queue, 0)
 	replies := make([][]byte, len(t.queue))
-	switch err := c.execKeyed(&t, replies); err {
+	switch err := c.execKeyed(&t, t.queue[:end], replies); err {
 	case nil:
 	case errDirty:
 		c.reply.NullArray()
@@ -199,21 +204,61 @@ func exec(c *Conn, args [][]byte) error {
 	default:
 		return err
 	}
+	t.dirty, t.present = nil, nil // the first part has changed what was watched
 	c.inExec = true
 	defer func() { c.inExec, c.asking = false, false }() // an ASKING in there is over with EXEC
 	c.reply.Array(len(t.queue))
+	var failed error // what kept the running part from running
 	for i, q := range t.queue {
-		if q.keyed {
+		if i == end {
+			end = partEnd(t.queue, i)
+			failed = c.execKeyed(&t, t.queue[i:end], replies[i:end])
+		}
+		if q.keyed && failed == nil {
 			c.reply.raw(replies[i])
 			continue
 		}
-		began := c.reply.size()
-		if err := c.runKeyless(q); err != nil {
+		began, err := c.reply.size(), failed
+		if !q.keyed {
+			err = c.runKeyless(q)
+		}
+		if err != nil {
 			c.reply.truncate(began)
 			c.fail(err)
 		}
 	}
 	return nil
+}
+
+// partEnd is where the part of a queue ends that runs in one Tx: behind the first
+// command that changes keys without naming them.
+func partEnd(queue []queued, from int) int {
+	for i := from; i < len(queue); i++ {
+		if !queue[i].keyed && queue[i].command.has(Write) {
+			return i + 1
+		}
+	}
+	return len(queue)
+}
+
+// oneSlot reports whether all queued keys are of one slot. It is asked before
+// anything else, as in Redis.
+func (t *transaction) oneSlot() bool {
+	slot, some := slotmesh.Slot(0), false
+	for _, q := range t.queue {
+		if !q.keyed {
+			continue
+		}
+		at, _ := q.command.keys(nil, q.args)
+		for _, i := range at {
+			s := slotmesh.KeySlotBytes(q.args[i])
+			if some && s != slot {
+				return false
+			}
+			slot, some = s, true
+		}
+	}
+	return true
 }
 
 // runKeyless runs a queued command that names no keys.
@@ -229,10 +274,10 @@ func (c *Conn) runKeyless(q queued) error {
 
 const errDirty Error = "ERR a watched key has changed"
 
-// execKeyed runs the commands with keys, all or none.
-func (c *Conn) execKeyed(t *transaction, replies [][]byte) error {
+// execKeyed runs the commands with keys of a part of the queue, all or none.
+func (c *Conn) execKeyed(t *transaction, part []queued, replies [][]byte) error {
 	r := slotmesh.Request{Name: "exec", ReadOnly: true, Asking: t.asking}
-	for _, q := range t.queue {
+	for _, q := range part {
 		if !q.keyed {
 			continue
 		}
@@ -255,7 +300,7 @@ func (c *Conn) execKeyed(t *transaction, replies [][]byte) error {
 		if t.dirty != nil && (t.dirty.Load() || expired(tx, t.present)) {
 			return errDirty
 		}
-		for i, q := range t.queue {
+		for i, q := range part {
 			if q.keyed {
 				c.trackArgs(q.command, q.args)
 				replies[i] = c.runIn(tx, q.command, q.args)

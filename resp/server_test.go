@@ -150,6 +150,19 @@ func TestTransaction(t *testing.T) {
 		{"SET b 1", "QUEUED"},
 		{"EXEC", "CROSSSLOT Keys in request don't hash to the same slot"},
 		{"MULTI", "OK"},
+		{"SLOWLOG RESET", "QUEUED"}, // not RESET
+		{"SET {a}1 1", "QUEUED"},
+		{"FLUSHALL", "QUEUED"},
+		{"SET {a}2 2", "QUEUED"}, // after it
+		{"DBSIZE", "QUEUED"},
+		{"EXEC", "[OK OK OK OK 1]"},
+		{"EXISTS {a}1 {a}2", "1"},
+		{"MULTI", "OK"},
+		{"GET {a}1", "QUEUED"},
+		{"GET {b}1", "QUEUED"},
+		{"GET", "ERR wrong number of arguments for 'get' command"},
+		{"EXEC", "CROSSSLOT Keys in request don't hash to the same slot"},
+		{"MULTI", "OK"},
 		{"UNWATCH", "QUEUED"},
 		{"ZUNIONSTORE {a}z x {a}1", "QUEUED"}, // EXEC says what is wrong with it
 		{"EVAL x 7", "QUEUED"},
