@@ -128,7 +128,10 @@ func compileScript(sha, text string) (*script, error) {
 	out := &script{sha: sha, text: text}
 	code := text
 	if strings.HasPrefix(text, "#!") {
-		line, _, _ := strings.Cut(text, "\n")
+		line, _, found := strings.Cut(text, "\n")
+		if !found {
+			return nil, Error("ERR Invalid script shebang")
+		}
 		if err := out.shebang(line); err != nil {
 			return nil, err
 		}
@@ -148,7 +151,7 @@ func compileScript(sha, text string) (*script, error) {
 func (s *script) shebang(line string) error {
 	words := strings.Fields(strings.TrimSuffix(line, "\r"))
 	if words[0] != "#!lua" {
-		return Error(fmt.Sprintf("ERR Unexpected engine in script shebang: %s", strings.TrimPrefix(words[0], "#!")))
+		return Error(fmt.Sprintf("ERR Unexpected engine in script shebang: %s", cText([]byte(words[0]))))
 	}
 	for _, w := range words[1:] {
 		flags, ok := strings.CutPrefix(w, "flags=")

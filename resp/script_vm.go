@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"strconv"
 	"strings"
 
@@ -22,7 +21,7 @@ type interpreter struct {
 	globals *lua.LTable // what is behind it
 	handler *lua.LFunction
 	current *scriptRun // runs now
-	random  *rand.Rand
+	random  drand48
 }
 
 const (
@@ -46,6 +45,7 @@ func newInterpreter() *interpreter {
 		g.RawSetString(name, lua.LNil)
 	}
 	g.RawSetString("_VERSION", lua.LString("Lua 5.1"))
+	vm.openBase()
 	vm.openMath()
 	vm.openString()
 	g.RawSetString("cjson", newCJSON(L))
@@ -113,33 +113,6 @@ func (vm *interpreter) seal() {
 	g.RawSetString("load", wrap(g.RawGetString("load")))
 }
 
-// openMath makes random numbers start the same in each script, as in Redis.
-func (vm *interpreter) openMath() {
-	L := vm.state
-	m := L.G.Global.RawGetString("math").(*lua.LTable)
-	m.RawSetString("randomseed", L.NewFunction(func(L *lua.LState) int {
-		vm.random = rand.New(rand.NewPCG(uint64(L.CheckInt64(1)), 0))
-		return 0
-	}))
-	m.RawSetString("random", L.NewFunction(func(L *lua.LState) int {
-		low, high := int64(1), int64(0)
-		switch L.GetTop() {
-		case 0:
-			L.Push(lua.LNumber(vm.random.Float64()))
-			return 1
-		case 1:
-			high = L.CheckInt64(1)
-		default:
-			low, high = L.CheckInt64(1), L.CheckInt64(2)
-		}
-		if low > high {
-			L.RaiseError("bad argument #%d to 'random' (interval is empty)", L.GetTop())
-		}
-		L.Push(lua.LNumber(low + vm.random.Int64N(high-low+1)))
-		return 1
-	}))
-}
-
 // openString bounds what one call can make of nothing, and has numbers printed as
 // C does.
 func (vm *interpreter) openString() {
@@ -198,7 +171,6 @@ func (vm *interpreter) onError(L *lua.LState) int {
 func (vm *interpreter) run(ctx context.Context, r *scriptRun) (lua.LValue, error) {
 	L := vm.state
 	vm.current = r
-	vm.random = rand.New(rand.NewPCG(0, 0))
 	vm.globals.RawSetString("KEYS", stringTable(L, r.keys))
 	vm.globals.RawSetString("ARGV", stringTable(L, r.argv))
 	L.SetContext(ctx)
