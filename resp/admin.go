@@ -128,26 +128,8 @@ func parseScan(args [][]byte) (o keyScan, err error) {
 	return o, nil
 }
 
-// parseScanCursor reads a cursor as strtoul does, all of it: a sign, and
-// numbers that do not come from SCAN, are taken.
-func parseScanCursor(arg []byte) (uint64, error) {
-	text := string(arg)
-	negative := strings.HasPrefix(text, "-")
-	if negative || strings.HasPrefix(text, "+") {
-		text = text[1:]
-	}
-	n, err := strconv.ParseUint(text, 10, 64)
-	if err != nil || text[0] == '+' || text[0] == '-' {
-		return 0, Error("ERR invalid cursor")
-	}
-	if negative {
-		n = -n
-	}
-	return n, nil
-}
-
 func scan(c *Conn, args [][]byte) error {
-	cursor, err := parseScanCursor(args[1])
+	cursor, err := parseCursor(args[1])
 	if err != nil {
 		return err
 	}

@@ -66,13 +66,13 @@ func TestKeysOfAllSlots(t *testing.T) {
 }
 
 func TestScanCursors(t *testing.T) {
-	for arg, want := range map[string]uint64{"0": 0, "17": 17, "+1": 1, "-1": 1<<64 - 1, "18446744073709551615": 1<<64 - 1} {
-		got, err := parseScanCursor([]byte(arg))
+	for arg, want := range map[string]uint64{"": 0, "0": 0, "7\x00x": 7, "17": 17, "+1": 1, "-1": 1<<64 - 1, "18446744073709551615": 1<<64 - 1} {
+		got, err := parseCursor([]byte(arg))
 		require.NoError(t, err, arg)
 		require.Equal(t, want, got, arg)
 	}
-	for _, arg := range []string{"", "x", "1x", " 1", "--1", "+-1", "18446744073709551616"} {
-		_, err := parseScanCursor([]byte(arg))
+	for _, arg := range []string{"x", "1x", " 1", "--1", "+-1", "18446744073709551616"} {
+		_, err := parseCursor([]byte(arg))
 		require.Error(t, err, arg)
 	}
 	c := dial(t, startServer(t))

@@ -762,7 +762,7 @@ func clusterMeet(c *Conn, args [][]byte) error {
 	if len(args) > 5 {
 		return wrongSubcommand("CLUSTER", string(args[1]))
 	}
-	host := string(args[2])
+	host := string(cText(args[2]))
 	port, ok := parseInt(args[3])
 	if !ok {
 		return Error(fmt.Sprintf("ERR Invalid TCP base port specified: %s", cText(args[3])))

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -63,10 +64,10 @@ func echo(c *Conn, args [][]byte) error {
 
 // selectDB takes the one database that a cluster has.
 func selectDB(c *Conn, args [][]byte) error {
-	n, ok := parseInt(args[1])
+	n, err := intBetween(args[1], math.MinInt32, math.MaxInt32, "")
 	switch {
-	case !ok || int64(int32(n)) != n:
-		return errNotInteger
+	case err != nil:
+		return err
 	case n != 0 && !c.server.cfg.Standalone:
 		return Error("ERR SELECT is not allowed in cluster mode")
 	case n != 0:

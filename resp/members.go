@@ -1,9 +1,11 @@
 package resp
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"strconv"
 	"unsafe"
 
 	"github.com/slotmesh/slotmesh/store"
@@ -207,26 +209,52 @@ func (c *Call) walkBack(key, before string, expected int, f func(*store.Item) bo
 }
 
 // keysBehind finds the keys of a command that says how many there are: in
-// argument at, with the keys behind it. Where it does not say it well, count
-// tells what is wrong. The fixed positions are keys too.
+// argument at, with the keys behind it. Where it does not say it well, they are
+// those of the number that it begins with, as for Redis; where there is none,
+// count tells what is wrong. The fixed positions are keys too.
 func keysBehind(at int, count func(args [][]byte, at int) (int, error), fixed ...int) func([][]byte) ([]int, error) {
 	return func(args [][]byte) ([]int, error) {
 		if at >= len(args) {
 			return nil, errSyntax
 		}
-		n, ok := parseInt(args[at])
-		if !ok || n < 1 || n > int64(len(args)-at-1) {
+		n := keyCount(args[at], len(args)-at-1)
+		if n == 0 {
 			if _, err := count(args, at); err != nil {
 				return nil, err
 			}
 			return nil, errSyntax
 		}
-		keys := append(make([]int, 0, int(n)+len(fixed)), fixed...)
-		for i := range int(n) {
+		keys := append(make([]int, 0, n+len(fixed)), fixed...)
+		for i := range n {
 			keys = append(keys, at+1+i)
 		}
 		return keys, nil
 	}
+}
+
+// keyCount is the number of keys that an argument says, up to most; 0: it says
+// none. For Redis it need only begin with a number, which C's atoi reads: the
+// command refuses it, but after its keys were looked at.
+func keyCount(arg []byte, most int) int {
+	n, ok := parseInt(arg)
+	if !ok {
+		n = atoi(arg)
+	}
+	if n < 1 || n > int64(most) {
+		return 0
+	}
+	return int(n)
+}
+
+// atoi reads the number with which a text begins, 0 where there is none.
+func atoi(text []byte) int64 {
+	text = bytes.TrimLeft(text, " \t\n\v\f\r")
+	end := 0
+	for end < len(text) && (end == 0 && (text[0] == '-' || text[0] == '+') || '0' <= text[end] && text[end] <= '9') {
+		end++
+	}
+	n, _ := strconv.ParseInt(string(text[:end]), 10, 64) // the nearest, where it is too large
+	return int64(int32(n))
 }
 
 // intBetween is argument i as a number within bounds; text is the error where it

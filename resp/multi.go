@@ -145,6 +145,10 @@ func (c *Conn) enqueue(command *Command, args [][]byte) (err error) {
 			return err
 		}
 	}
+	if c.tx.failed || c.tx.dirty != nil && c.tx.dirty.Load() {
+		c.reply.Simple("QUEUED") // EXEC will do nothing: it need not be kept
+		return nil
+	}
 	size := queuedOverhead
 	for _, a := range args {
 		size += len(a) + queuedOverhead/2

@@ -351,7 +351,7 @@ func pubSubShardChannels(c *Conn, args [][]byte) error {
 
 func (c *Conn) listTopics(t topics, args [][]byte) error {
 	if len(args) > 3 {
-		return Error("ERR wrong number of arguments for 'pubsub|" + string(appendLower(nil, args[1])) + "' command")
+		return wrongSubcommand("PUBSUB", string(args[1]))
 	}
 	p := &c.server.pubSub
 	p.mu.Lock()

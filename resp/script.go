@@ -36,10 +36,12 @@ const (
 
 // script is a compiled script.
 type script struct {
-	sha      string
-	text     string
-	proto    *lua.FunctionProto
-	readOnly bool // #!lua flags=no-writes
+	sha       string
+	text      string
+	proto     *lua.FunctionProto
+	flagged   bool // its first line is #!lua
+	readOnly  bool // flags=no-writes
+	noCluster bool // flags=no-cluster
 }
 
 // runningScript is a script that runs now, for SCRIPT KILL.
@@ -69,20 +71,31 @@ func scriptCommands() []Command {
 // scriptKeys are the positions of the keys of EVAL: their number is the second
 // argument.
 func scriptKeys(args [][]byte) ([]int, error) {
-	n, ok := parseInt(args[2])
-	switch {
-	case !ok:
-		return nil, errNotInteger
-	case n > int64(len(args)-3):
-		return nil, Error("ERR Number of keys can't be greater than number of args")
-	case n < 0:
-		return nil, Error("ERR Number of keys can't be negative")
+	n := keyCount(args[2], len(args)-3)
+	if n == 0 {
+		if err := checkScriptKeys(args); err != nil {
+			return nil, err
+		}
 	}
 	at := make([]int, n)
 	for i := range at {
 		at[i] = 3 + i
 	}
 	return at, nil
+}
+
+// checkScriptKeys is what is wrong with the number of keys.
+func checkScriptKeys(args [][]byte) error {
+	n, ok := parseInt(args[2])
+	switch {
+	case !ok:
+		return errNotInteger
+	case n > int64(len(args)-3):
+		return Error("ERR Number of keys can't be greater than number of args")
+	case n < 0:
+		return Error("ERR Number of keys can't be negative")
+	}
+	return nil
 }
 
 const errNoScript Error = "NOSCRIPT No matching script. Please use EVAL."
@@ -153,6 +166,7 @@ func (s *script) shebang(line string) error {
 	if words[0] != "#!lua" {
 		return Error(fmt.Sprintf("ERR Unexpected engine in script shebang: %s", cText([]byte(words[0]))))
 	}
+	s.flagged = true
 	for _, w := range words[1:] {
 		flags, ok := strings.CutPrefix(w, "flags=")
 		if !ok {
@@ -162,7 +176,9 @@ func (s *script) shebang(line string) error {
 			switch f {
 			case "no-writes":
 				s.readOnly = true
-			case "", "allow-oom", "allow-stale", "no-cluster", "allow-cross-slot-keys":
+			case "no-cluster":
+				s.noCluster = true
+			case "", "allow-oom", "allow-stale", "allow-cross-slot-keys":
 			default:
 				return Error(fmt.Sprintf("ERR Unexpected flag in script shebang: %s", f))
 			}
@@ -192,6 +208,9 @@ func (c *Conn) newRun(command *Command, args [][]byte) (*scriptRun, error) {
 	if strings.HasPrefix(command.Name, "evalsha") && len(args[1]) != 2*sha1.Size {
 		return nil, errNoScript // said before anything else
 	}
+	if err := checkScriptKeys(args); err != nil {
+		return nil, err
+	}
 	at, err := scriptKeys(args)
 	if err != nil {
 		return nil, err
@@ -199,6 +218,12 @@ func (c *Conn) newRun(command *Command, args [][]byte) (*scriptRun, error) {
 	s, err := c.scriptOf(command, args)
 	if err != nil {
 		return nil, err
+	}
+	switch {
+	case s.noCluster && !c.server.cfg.Standalone:
+		return nil, Error("ERR Can not run script on cluster, 'no-cluster' flag is set.")
+	case command.has(ReadOnly) && s.flagged && !s.readOnly:
+		return nil, Error("ERR Can not execute a script with write flag using *_ro command.")
 	}
 	r := &scriptRun{conn: c, script: s, readOnly: s.readOnly || command.has(ReadOnly)}
 	for _, i := range at {

@@ -286,7 +286,7 @@ func trackingOptions(c *Conn, args [][]byte) (*tracking, error) {
 			return nil, errSyntax
 		}
 	}
-	return t, t.validate()
+	return t, nil
 }
 
 func (t *tracking) validate() error {
@@ -315,10 +315,12 @@ func (t *tracking) validate() error {
 
 // clientTracking is CLIENT TRACKING ON|OFF.
 func clientTracking(c *Conn, args [][]byte) error {
+	t, err := trackingOptions(c, args[3:])
 	switch {
+	case err != nil:
+		return err
 	case equalFold(args[2], "on"):
-		t, err := trackingOptions(c, args[3:])
-		if err != nil {
+		if err := t.validate(); err != nil {
 			return err
 		}
 		c.startTracking(t)
