@@ -99,7 +99,7 @@ func (c *Call) sortOptions(readOnly bool) (o sortOptions, err error) {
 			o.store = i
 		case c.Is(i, "by") && behind >= 1:
 			i++
-			if bytes.IndexByte(c.Args[i], '*') >= 0 {
+			if bytes.IndexByte(cText(c.Args[i]), '*') >= 0 {
 				return o, errSortBy // the keys that it names may be in any slot
 			}
 			o.natural = true
