@@ -545,7 +545,9 @@ func (s *state) heardEpoch(id ShardID, n uint64) {
 // ---- digests
 
 // compareDigests notes whether a peer's digests equal ours, and starts an
-// exchange where they have differed twice in a row: a push may be on its way.
+// exchange where they have differed twice in a row: a push may be on its way. A
+// node that has started or joined, and has not been like anybody since, asks at
+// once.
 func (s *state) compareDigests(p *peer, m *heartbeat) {
 	if m.Table == s.table.sum && m.Peers == s.peers.sum {
 		p.differs = 0
@@ -556,7 +558,7 @@ func (s *state) compareDigests(p *peer, m *heartbeat) {
 		return
 	}
 	p.sameSince = never
-	if p.differs++; p.differs >= 2 {
+	if p.differs++; p.differs >= 2 || !s.synced {
 		s.exchange(p)
 	}
 }

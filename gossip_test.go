@@ -91,10 +91,12 @@ func TestReplyWaitsUntilEveryLiveMemberKnows(t *testing.T) {
 func TestDigestThatDiffersTwiceInARowStartsAnExchange(t *testing.T) {
 	for _, row := range []struct {
 		name  string
-		beats string // s: same, d: other table, p: other membership
+		beats string // s: same, d: other table, p: other membership, n: it has just joined
 		asks  bool
 	}{
 		{"same", "ss", false},
+		{"once, and not like anybody since it joined", "nd", true},
+		{"once more after that", "nsd", false},
 		{"once", "d", false},
 		{"once more, not in a row", "dsd", false},
 		{"twice in a row", "dd", true},
@@ -107,6 +109,10 @@ func TestDigestThatDiffersTwiceInARowStartsAnExchange(t *testing.T) {
 		asked := false
 		stamp := b.core.stamp()
 		for _, x := range row.beats {
+			if x == 'n' {
+				a.core.synced = false
+				continue
+			}
 			stamp++
 			m := &heartbeat{Table: a.core.table.sum, Peers: a.core.peers.sum, Sent: stamp}
 			switch x {
