@@ -8,6 +8,7 @@ import (
 // What a node never sends is refused where it is decoded, so that the core need
 // not look at it again.
 func TestMessagesThatNoNodeSendsAreRefused(t *testing.T) {
+	t.Parallel()
 	entry := func(edit func(*peerEntry)) peerEntry {
 		e := peerEntry{ID: NodeID{1}, Addr: "10.0.0.1:7000", ClientAddr: "10.0.0.1:6000", Host: "rack-1"}
 		edit(&e)
@@ -125,6 +126,7 @@ func TestMessagesThatNoNodeSendsAreRefused(t *testing.T) {
 }
 
 func TestHandshakeThatSaysNoNodeIsRefused(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name string
 		who  sender
@@ -148,6 +150,7 @@ func TestHandshakeThatSaysNoNodeIsRefused(t *testing.T) {
 // A text that another node has written is cut, not refused: the refusal must
 // arrive.
 func TestLongTextsAreCutBetweenLetters(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct{ name, text, want string }{
 		{"short", "no", "no"},
 		{"as long as may be", strings.Repeat("x", 300), strings.Repeat("x", 300)},
@@ -161,6 +164,7 @@ func TestLongTextsAreCutBetweenLetters(t *testing.T) {
 }
 
 func TestKindsPrintTheirNames(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct{ got, want string }{
 		{msgGetRecords.String(), "GETRECORDS"},
 		{numMsgKinds.String(), "message(29)"},

@@ -26,6 +26,7 @@ func replica(w *ruleWorld, a, b *ruleNode) {
 // heartbeat says so), or it was this shard's primary and restarted, or it is its
 // open primary and a voter's answer names a higher promise.
 func TestWhenANodeStands(t *testing.T) {
+	t.Parallel()
 	const nt = ruleNT
 	for _, row := range []struct {
 		name string
@@ -68,6 +69,7 @@ func follow(s *state) {
 // Only a heartbeat of the shard's primary that says it holds its lease is one
 // that a member waits for; its own lease is one for a primary.
 func TestWhichHeartbeatsKeepAMemberFromStanding(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name string
 		edit func(m *heartbeat, who *sender)
@@ -95,6 +97,7 @@ func TestWhichHeartbeatsKeepAMemberFromStanding(t *testing.T) {
 // A stand is no promise: it is withdrawn (its grants forgotten, its epoch stays
 // used) when a leased primary is heard.
 func TestStandIsWithdrawnWhenALeasedPrimaryIsHeard(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name  string
 		flags beatFlags
@@ -130,6 +133,7 @@ func TestStandIsWithdrawnWhenALeasedPrimaryIsHeard(t *testing.T) {
 
 // Winning, or taking a frame of a newer epoch, is a promise.
 func TestNewerEpochEndsAStandAndARule(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(1, 3)
 	a, b := ns[0], ns[1]
@@ -150,6 +154,7 @@ func TestNewerEpochEndsAStandAndARule(t *testing.T) {
 
 // epoch = highest heard or used + 1, saved before it asks.
 func TestEpochThatIsAskedFor(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name string
 		edit func(s *state)
@@ -188,6 +193,7 @@ func TestEpochThatIsAskedFor(t *testing.T) {
 // VOTE names the voters' version, the incarnation, the newest record that names
 // the candidate, and the shard's slots with their moves.
 func TestWhatAVoteNames(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(2, 3)
 	a := ns[0]
@@ -208,6 +214,7 @@ func TestWhatAVoteNames(t *testing.T) {
 // The record that a candidate brings is the newest that names it, whoever has
 // shown it.
 func TestRecordsThatACandidateKnows(t *testing.T) {
+	t.Parallel()
 	s := lone(t, 1)
 	rec := func(number uint64, shard ShardID, node NodeID) *record {
 		return &record{Shard: shard, Epoch: Epoch{Number: number}, InSync: []incarnate{{Node: node}}}
@@ -278,6 +285,7 @@ func (c *candidate) refuses(n *ruleNode, w refuseWhy, retry time.Duration, promi
 
 // It asks all voters; an ask without an answer is repeated each NodeTimeout/10.
 func TestAskIsRepeatedUntilItIsAnswered(t *testing.T) {
+	t.Parallel()
 	c := newCandidate(t, whySilence)
 	require.Equal(t, []string{"b 0 ms for 91", "c 0 ms for 91"}, c.takeAsked())
 	c.w.run(ruleNT * 25 / 100)
@@ -290,6 +298,7 @@ func TestAskIsRepeatedUntilItIsAnswered(t *testing.T) {
 // A refusal says in how many ms to ask again; the candidate asks that voter, and
 // only that one, again exactly then.
 func TestRefusedCandidateAsksAgainExactlyThen(t *testing.T) {
+	t.Parallel()
 	c := newCandidate(t, whySilence)
 	c.takeAsked()
 	c.w.run(30 * time.Millisecond)
@@ -306,6 +315,7 @@ func TestRefusedCandidateAsksAgainExactlyThen(t *testing.T) {
 // After "promised to another" it asks all with a higher epoch 0.05 NodeTimeout
 // later.
 func TestAfterPromisedToAnotherItAsksWithAHigherEpoch(t *testing.T) {
+	t.Parallel()
 	c := newCandidate(t, whySilence)
 	c.takeAsked()
 	c.a.gets(c.ns[2], &grantMsg{Voters: c.a.core.table.voters.Version, Shard: c.a.shard(), Epoch: c.a.core.stand.epoch})
@@ -320,6 +330,7 @@ func TestAfterPromisedToAnotherItAsksWithAHigherEpoch(t *testing.T) {
 // A stand ends after four NodeTimeouts (FORCE: NodeTimeout/2) and begins again
 // with a higher epoch.
 func TestStandBeginsAgainWithAHigherEpoch(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		why  why
 		ends time.Duration
@@ -339,6 +350,7 @@ func TestStandBeginsAgainWithAHigherEpoch(t *testing.T) {
 
 // A new version of the voters voids the grants and asks all again.
 func TestNewVotersVoidTheGrants(t *testing.T) {
+	t.Parallel()
 	c := newCandidate(t, whySilence)
 	a, b := c.a, c.ns[1]
 	old := a.core.table.voters.Version
@@ -360,6 +372,7 @@ func TestNewVotersVoidTheGrants(t *testing.T) {
 
 // Which grants make a majority.
 func TestWhichGrantsCount(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name string
 		edit func(c *candidate, g *grantMsg)
@@ -390,6 +403,7 @@ func TestWhichGrantsCount(t *testing.T) {
 // at m with an epoch above that acceptance's; an accepted move above m + 1
 // proves that the slot has left: neither kept nor opened, nor asked for again.
 func TestOpeningRepairsWhatItsPredecessorHalfDid(t *testing.T) {
+	t.Parallel()
 	const m = 5 // the named move of slot 7
 	type grant struct {
 		accepted accepted // of slot 7
@@ -473,6 +487,7 @@ func TestOpeningRepairsWhatItsPredecessorHalfDid(t *testing.T) {
 // Where what voters have known may be lost, the table is believed: nobody's
 // slots, and after voters have been imposed.
 func TestHearsayIsOpenedWhereVotersMayHaveLostIt(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name   string
 		shard  ShardID
@@ -494,6 +509,7 @@ func TestHearsayIsOpenedWhereVotersMayHaveLostIt(t *testing.T) {
 
 // Only a slot that the VOTE named is opened, whatever grants show.
 func TestOpeningNamesTheSlotsOfItsVote(t *testing.T) {
+	t.Parallel()
 	s := lone(t, 1)
 	g := &grantMsg{}
 	g.Accepted.add(3, accepted{ShardID{1}, 5, Epoch{}})
@@ -506,6 +522,7 @@ func TestOpeningNamesTheSlotsOfItsVote(t *testing.T) {
 // With grants of a majority c has won, but serves nothing yet: requests wait. A
 // majority of accepts opens, and each accept is a lease.
 func TestWinnerServesOnceItsRecordIsAccepted(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(1, 3)
 	a, b, c := ns[0], ns[1], ns[2]
@@ -541,6 +558,7 @@ func TestWinnerServesOnceItsRecordIsAccepted(t *testing.T) {
 // A primary that stands again goes on under its old lease and epoch until it
 // wins.
 func TestPrimaryServesOnWhileItStands(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(1, 3)
 	a := ns[0]
@@ -566,6 +584,7 @@ func TestPrimaryServesOnWhileItStands(t *testing.T) {
 
 // RECORD is repeated each NodeTimeout/10 until a majority has accepted.
 func TestRecordIsRepeatedUntilAMajorityHasAccepted(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(1, 3)
 	a := ns[0]
@@ -584,6 +603,7 @@ func TestRecordIsRepeatedUntilAMajorityHasAccepted(t *testing.T) {
 
 // A winner that is refused, for a voter has promised more, stands again.
 func TestRefusedOpeningStandsAgain(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(1, 3)
 	a, b := ns[0], ns[1]
@@ -604,6 +624,7 @@ func TestRefusedOpeningStandsAgain(t *testing.T) {
 // A winner by FORCE acknowledges nothing for one NodeTimeout after its win, the
 // largest lease among the voters.
 func TestWinnerByForceWaits(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name     string
 		maxLease uint32
@@ -630,6 +651,7 @@ func TestWinnerByForceWaits(t *testing.T) {
 // The primary of a shard nobody has voted on yet stands for it as soon as it is
 // a member, before it owns a slot; the result is one RECORD with n = 0.
 func TestNewMemberStandsForItsShard(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(1, 3)
 	a := ns[0]
@@ -647,6 +669,7 @@ func TestNewMemberStandsForItsShard(t *testing.T) {
 // A node that was a shard's primary serves only after winning D3 again in its
 // own shard with its current incarnation; leases to itself do not hinder it.
 func TestRestartedPrimaryServesOnceItHasWonAgain(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(1, 3)
 	a := ns[0]
@@ -669,6 +692,7 @@ func TestRestartedPrimaryServesOnceItHasWonAgain(t *testing.T) {
 
 // A slot learnt late is named in a new stand first, and answers wait until then.
 func TestSlotLearntLateIsServedOnceItHasBeenNamed(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(2, 3)
 	a, b, c := ns[0], ns[1], ns[2]

@@ -13,6 +13,7 @@ import (
 // of within NodeTimeout. Silent: beyond that, and beyond three heartbeats where
 // they are stretched.
 func TestAliveAndSilent(t *testing.T) {
+	t.Parallel()
 	const nt = ruleNT
 	for _, row := range []struct {
 		name          string
@@ -51,6 +52,7 @@ func TestAliveAndSilent(t *testing.T) {
 // A frame of another cluster, or one that has not come in, is no sign of life of
 // a member.
 func TestOnlyFramesOfThisClusterAreSignsOfLife(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name string
 		edit func(who *sender)
@@ -83,6 +85,7 @@ func TestOnlyFramesOfThisClusterAreSignsOfLife(t *testing.T) {
 // only those whose last heartbeat is younger than two NodeTimeouts; this node
 // counts itself if it votes.
 func TestFailTakesAMajorityOfTheVoters(t *testing.T) {
+	t.Parallel()
 	const lists, listsNot, stale = "lists it", "does not", "lists it, and is silent itself"
 	for _, row := range []struct {
 		name       string
@@ -140,6 +143,7 @@ func TestFailTakesAMajorityOfTheVoters(t *testing.T) {
 // Whom a voter finds silent is pushed as FAIL at each change, under the voter's
 // own counter.
 func TestVotersTellWhomTheyFindSilent(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(1, 11)
 	a, c, k := ns[0], ns[2], ns[10]
@@ -175,6 +179,7 @@ func TestVotersTellWhomTheyFindSilent(t *testing.T) {
 // A tick that comes L late (L > NodeTimeout/20) moves every peer's deadline by
 // L, at most NodeTimeout/2 in all per NodeTimeout.
 func TestLateTickMovesTheDeadlines(t *testing.T) {
+	t.Parallel()
 	const nt = ruleNT
 	for _, row := range []struct {
 		name string
@@ -212,6 +217,7 @@ func TestLateTickMovesTheDeadlines(t *testing.T) {
 
 // A node that was paused blames nobody.
 func TestPausedNodeFindsNobodySilent(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name  string
 		pause time.Duration
@@ -235,6 +241,7 @@ func TestPausedNodeFindsNobodySilent(t *testing.T) {
 
 // Cluster state as in Redis, with the reason.
 func TestClusterStateSaysWhy(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name string
 		make func(w *ruleWorld) *ruleNode

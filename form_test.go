@@ -44,6 +44,7 @@ func formed(ns ...*ruleNode) bool {
 
 // Formers by hand are the owners, once all slots have one.
 func TestFormersByHandAreTheOwners(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name string
 		edit func(w *ruleWorld, ns []*ruleNode)
@@ -80,6 +81,7 @@ func TestFormersByHandAreTheOwners(t *testing.T) {
 // When every former has shown the proposer's own digest for 200 ms, the former
 // with the smallest id proposes.
 func TestFormationIsProposedOnceAllShowOneTable(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.group(3)
 	var stops []string
@@ -105,6 +107,7 @@ func TestFormationIsProposedOnceAllShowOneTable(t *testing.T) {
 
 // A former that shows another table, or none, holds formation up.
 func TestFormationWaitsForEveryFormer(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name string
 		lose func(ns []*ruleNode) func(ruleMail) bool
@@ -133,6 +136,7 @@ func TestFormationWaitsForEveryFormer(t *testing.T) {
 }
 
 func TestSingleOwnerFormsAtOnce(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	a := w.boot()
 	a.addSlots("0-16383")
@@ -151,6 +155,7 @@ func TestSingleOwnerFormsAtOnce(t *testing.T) {
 // START names a fresh cluster id, version 1, who is wanted, the whole table, and
 // as promises and records its primaries.
 func TestWhatFormationProposes(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.owners(2)
 	x := w.boot()
@@ -180,6 +185,7 @@ func TestWhatFormationProposes(t *testing.T) {
 // A former saves START only if its digest equals the one in it (not asked by
 // number).
 func TestFormerAnswersAStart(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name string
 		edit func(b *ruleNode, m *startMsg)
@@ -214,6 +220,7 @@ func TestFormerAnswersAStart(t *testing.T) {
 
 // START is saved before it is answered, and with it that this node is stopped.
 func TestFormerSavesStartBeforeItAnswers(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.owners(2)
 	a, b := ns[0], ns[1]
@@ -246,6 +253,7 @@ func holding(t *testing.T) (w *ruleWorld, a, b *ruleNode) {
 // It then changes no slot, role or mark; such commands wait, one NodeTimeout at
 // most, then -CLUSTERDOWN forming.
 func TestCommandsWaitWhileAFormerHoldsStart(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name string
 		do   func(a, b *ruleNode) *ruleReply
@@ -286,6 +294,7 @@ func TestCommandsWaitWhileAFormerHoldsStart(t *testing.T) {
 // of it; after that it serves only under a lease of voters, or again by Redis's
 // rules once the START is shown dead.
 func TestFirstLeaseOfAFormer(t *testing.T) {
+	t.Parallel()
 	w, a, b := holding(t)
 	require.True(t, b.serves(9000))
 	reign := b.core.serve.reign
@@ -313,6 +322,7 @@ func TestFirstLeaseOfAFormer(t *testing.T) {
 // The lease of START costs no service: primaries serve through formation, and
 // what ran before may be acknowledged after.
 func TestPrimariesServeThroughFormation(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.owners(3)
 	reign := ns[1].core.serve.reign
@@ -330,6 +340,7 @@ func TestPrimariesServeThroughFormation(t *testing.T) {
 // A former that does not hear the decision stops in time: nobody is elected in
 // its place before.
 func TestFormerThatMissesTheDecisionStopsInTime(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.owners(3)
 	a, c := ns[0], ns[2]
@@ -355,6 +366,7 @@ func TestFormerThatMissesTheDecisionStopsInTime(t *testing.T) {
 // that cannot be shown dead is proposed again with the same cluster id and
 // voters, but the table and the formers of now.
 func TestWhichStartIsProposedAgain(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name    string
 		formers string // of the START that was seen
@@ -409,6 +421,7 @@ func TestWhichStartIsProposedAgain(t *testing.T) {
 
 // By number the value is proposed as it was: who has saved it may lead by it.
 func TestStartByNumberIsProposedAsItWas(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.owners(2)
 	a := ns[0].core
@@ -424,6 +437,7 @@ func TestStartByNumberIsProposedAsItWas(t *testing.T) {
 // A former that is asked says whether it holds that START; one that does not
 // never will.
 func TestFormerIsAskedForAStart(t *testing.T) {
+	t.Parallel()
 	w, a, b := holding(t)
 	id, ballot := b.core.form.value.ID, b.core.vote.startBallot
 	require.Equal(t, "silence", said(b.gets(a, &askStartMsg{id, ballot})), "it holds it")
@@ -439,6 +453,7 @@ func TestFormerIsAskedForAStart(t *testing.T) {
 }
 
 func TestWhoseWordMakesAStartDead(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name string
 		edit func(a, b *ruleNode, m *noStartMsg)
@@ -463,6 +478,7 @@ func TestWhoseWordMakesAStartDead(t *testing.T) {
 // A former joins another cluster only if its START is dead: one of its formers,
 // as it was then, lives there.
 func TestFormerJoinsAnotherClusterOnlyIfItsStartIsDead(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name string
 		who  func(a *ruleNode) sender
@@ -491,6 +507,7 @@ func TestFormerJoinsAnotherClusterOnlyIfItsStartIsDead(t *testing.T) {
 // A former that hears the table of START's cluster has formed, whatever it
 // holds: its claims are those of START.
 func TestFormerThatHearsOfItsClusterHasFormed(t *testing.T) {
+	t.Parallel()
 	for _, keys := range []bool{false, true} {
 		w, a, b := holding(t)
 		b.core.holdsKeys = keys
@@ -508,6 +525,7 @@ func TestFormerThatHearsOfItsClusterHasFormed(t *testing.T) {
 
 // Formation goes on whoever is lost at whichever step, and makes one cluster.
 func TestFormationSurvivesItsProposer(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name string
 		lose []msgKind
@@ -557,6 +575,7 @@ func TestFormationSurvivesItsProposer(t *testing.T) {
 // After FORGET of a former that is gone for good and ADDSLOTS of its slots at a
 // node that holds no START, formation goes on.
 func TestFormationGoesOnWithoutAFormerThatIsGone(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.owners(3)
 	d := w.boot()
@@ -583,6 +602,7 @@ func TestFormationGoesOnWithoutAFormerThatIsGone(t *testing.T) {
 
 // Members that are no formers come in once the cluster has formed.
 func TestMembersOfTheGroupJoinTheClusterItForms(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.owners(2)
 	x := w.boot()
@@ -616,6 +636,7 @@ func (w *ruleWorld) grid(hosts string, primaries, replicas uint16) []*ruleNode {
 // All members, once Primaries × (1 + Replicas) nodes with the same numbers are
 // alive, form exactly one cluster with equal shares of the slots.
 func TestFormationByNumber(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name                string
 		hosts               string
@@ -647,6 +668,7 @@ func TestFormationByNumber(t *testing.T) {
 
 // Formation by number waits until all are there.
 func TestFormationByNumberWaitsForAll(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.grid("abc", 2, 1)
 	w.run(5 * ruleNT)
@@ -664,6 +686,7 @@ func TestFormationByNumberWaitsForAll(t *testing.T) {
 
 // A node with the same numbers that comes later joins by its seeds.
 func TestLateNodeOfTheSameNumbersJoins(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.grid("abc", 3, 0)
 	w.until("calm", w.calm)
@@ -686,6 +709,7 @@ func TestLateNodeOfTheSameNumbersJoins(t *testing.T) {
 
 // Two groups that both claim a slot do not merge, whoever of them meets whom.
 func TestGroupsThatClaimOneSlotDoNotMerge(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	a, b, c, d := w.boot(), w.boot(), w.boot(), w.boot()
 	a.meet(b)
@@ -705,6 +729,7 @@ func TestGroupsThatClaimOneSlotDoNotMerge(t *testing.T) {
 
 // A group that has just been taken is asked for its claims before the next one.
 func TestClaimsOfAGroupCountFromItsMeet(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	a, b, c := w.boot(), w.boot(), w.boot()
 	b.addSlots("5")

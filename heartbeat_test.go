@@ -11,6 +11,7 @@ import (
 // NodeTimeout/10 among the members of one shard, NodeTimeout/3 between primaries
 // and voters, NodeTimeout/2 elsewhere, and often while nodes are unformed.
 func TestPaceOfHeartbeats(t *testing.T) {
+	t.Parallel()
 	const nt = 5 * time.Second
 	type setting struct {
 		formed             bool
@@ -83,6 +84,7 @@ func TestPaceOfHeartbeats(t *testing.T) {
 
 // Each node keeps the pace: one frame per direction and period.
 func TestHeartbeatsKeepThePace(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(1, 11)
 	require.Equal(t, "abcdefghi", ns[0].voters())
@@ -95,6 +97,7 @@ func TestHeartbeatsKeepThePace(t *testing.T) {
 
 // A node sends at most about 500 messages a second.
 func TestHeartbeatsAreStretchedInALargeCluster(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	a := w.boot(func(c *coreConfig) { c.alone = true })
 	w.run(ruleNT)
@@ -123,6 +126,7 @@ func TestHeartbeatsAreStretchedInALargeCluster(t *testing.T) {
 // e is the sender's. If its promise is older, or equal and its record older,
 // PONG says "behind".
 func TestVoterLeasesWhatItHasRecorded(t *testing.T) {
+	t.Parallel()
 	const epoch, n, start = 7, 3, 99
 	const nothing = ""
 	type situation struct {
@@ -201,6 +205,7 @@ func TestVoterLeasesWhatItHasRecorded(t *testing.T) {
 // A claim that is answered twice is leased once: a primary that has died must
 // not be leased on.
 func TestAnsweringAClaimAgainDoesNotLeaseItLonger(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(1, 3)
 	a, b := ns[0], ns[1]
@@ -226,6 +231,7 @@ func TestAnsweringAClaimAgainDoesNotLeaseItLonger(t *testing.T) {
 // Leases are remembered per shard and node: a newer one does not replace
 // another node's.
 func TestLeasesAreRememberedPerNode(t *testing.T) {
+	t.Parallel()
 	var v voterState
 	v.init()
 	shard, a, b := ShardID{1}, NodeID{1}, NodeID{2}
@@ -242,6 +248,7 @@ func TestLeasesAreRememberedPerNode(t *testing.T) {
 
 // The largest lease ever given is saved before it is given.
 func TestLengthOfALeaseIsSavedBeforeItIsGiven(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(1, 3)
 	a, b := ns[0], ns[1]
@@ -275,6 +282,7 @@ func TestLengthOfALeaseIsSavedBeforeItIsGiven(t *testing.T) {
 // The primary may acknowledge only while sent-time + 0.9 d of a majority lies
 // ahead: with k voters needed, the k-th newest.
 func TestPrimaryCountsItsLeaseFromTheAsking(t *testing.T) {
+	t.Parallel()
 	type answer struct {
 		voter int
 		sent  time.Duration // before now
@@ -321,6 +329,7 @@ func TestPrimaryCountsItsLeaseFromTheAsking(t *testing.T) {
 // Only answers of one version are added up, of voters, to what was asked since
 // the shard was opened.
 func TestWhichAnswersAreNoLease(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name string
 		edit func(a, b *ruleNode, m *heartbeat)
@@ -351,6 +360,7 @@ func TestWhichAnswersAreNoLease(t *testing.T) {
 // What was reached under an older version of the set stays valid until it runs
 // out, so a change of voters costs no service.
 func TestLeaseStaysWhenTheVotersChange(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(1, 5)
 	a := ns[0]
@@ -367,6 +377,7 @@ func TestLeaseStaysWhenTheVotersChange(t *testing.T) {
 // A primary whose lease has less than NodeTimeout/5 to run asks for an answer at
 // once.
 func TestPrimaryAsksForAnAnswerWhenItsLeaseRunsShort(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(1, 3)
 	a := ns[0]
@@ -397,6 +408,7 @@ func TestPrimaryAsksForAnAnswerWhenItsLeaseRunsShort(t *testing.T) {
 
 // A voter that is behind gets the last RECORD again.
 func TestRecordIsRepeatedToAVoterThatIsBehind(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(1, 3)
 	a, b := ns[0], ns[1]
@@ -415,6 +427,7 @@ func TestRecordIsRepeatedToAVoterThatIsBehind(t *testing.T) {
 
 // A heartbeat that comes late or twice says nothing: its time has passed.
 func TestLateHeartbeatSaysNothing(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name        string
 		first, next uint32
@@ -445,6 +458,7 @@ func TestLateHeartbeatSaysNothing(t *testing.T) {
 // Stamps are milliseconds modulo 2^32, and rounded down: what is counted from
 // them ends early.
 func TestStampsComeBackAsWhenTheyWereSent(t *testing.T) {
+	t.Parallel()
 	const wrap = time.Duration(1<<32) * time.Millisecond
 	for _, row := range []struct {
 		name      string
@@ -467,6 +481,7 @@ func TestStampsComeBackAsWhenTheyWereSent(t *testing.T) {
 }
 
 func TestLeasesHoldOverTheEdgeOfStamps(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	w.now = time.Duration(1<<32)*time.Millisecond - 12*ruleNT
 	ns := w.cluster(1, 3)
@@ -482,6 +497,7 @@ func TestLeasesHoldOverTheEdgeOfStamps(t *testing.T) {
 // Heartbeats wait for no save but that of the identity: a slow disk must not
 // silence a node.
 func TestSlowDiskDoesNotSilenceANode(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(2, 3)
 	a := ns[0]
@@ -504,6 +520,7 @@ func TestSlowDiskDoesNotSilenceANode(t *testing.T) {
 }
 
 func TestFlagsOfHeartbeats(t *testing.T) {
+	t.Parallel()
 	beatOf := func(w *ruleWorld, from, to *ruleNode) *heartbeat {
 		var got *heartbeat
 		w.seen = func(m ruleMail) {

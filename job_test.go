@@ -50,6 +50,7 @@ func (m *moving) phase() string {
 
 // Freeze, stage, move, tell.
 func TestHandOverStepByStep(t *testing.T) {
+	t.Parallel()
 	m := newMoving(t)
 	w, a, d := m.w, m.a, m.d
 	a.handOff(1, "5-9", d.shard())
@@ -97,6 +98,7 @@ func TestHandOverStepByStep(t *testing.T) {
 }
 
 func TestWhatCannotBeGiven(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name string
 		give func(m *moving) *commandError
@@ -135,6 +137,7 @@ func (m *moving) give(slots string, to ShardID) *commandError {
 // MOVE is sent only after the target's primary has acknowledged the stage at the
 // final (epoch, position).
 func TestMoveIsSentOnceTheTargetHoldsTheStage(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name string
 		edit func(m *moving, s *stagedMsg) (from *ruleNode)
@@ -162,6 +165,7 @@ func TestMoveIsSentOnceTheTargetHoldsTheStage(t *testing.T) {
 
 // A MOVE to shard 0 needs no stage.
 func TestMoveToNobodyNeedsNoStage(t *testing.T) {
+	t.Parallel()
 	m := newMoving(t)
 	m.w.lose = kindsOf(msgMove)
 	m.a.handOff(1, "5", ShardID{})
@@ -173,6 +177,7 @@ func TestMoveToNobodyNeedsNoStage(t *testing.T) {
 // A primary that stands again sends its first MOVE once it has opened its new
 // epoch: the opening names the frozen slots, and would overrule it.
 func TestMoveWaitsUntilItsEpochIsOpen(t *testing.T) {
+	t.Parallel()
 	for _, cancelled := range []bool{false, true} {
 		m := newMoving(t)
 		m.a.handOff(1, "5", ShardID{})
@@ -199,6 +204,7 @@ func TestMoveWaitsUntilItsEpochIsOpen(t *testing.T) {
 
 // Thaw is possible only before the first MOVE is sent.
 func TestThawOnlyBeforeMove(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name   string
 		go_    func(m *moving)
@@ -231,6 +237,7 @@ func TestThawOnlyBeforeMove(t *testing.T) {
 
 // STAGE and MOVE are repeated until they are answered.
 func TestStageAndMoveAreRepeated(t *testing.T) {
+	t.Parallel()
 	m := newMoving(t)
 	m.w.lose = kindsOf(msgStaged, msgMove, msgStage)
 	m.hold()
@@ -249,6 +256,7 @@ func TestStageAndMoveAreRepeated(t *testing.T) {
 // Decided = a majority's answers of one version to one MOVE, counted by its
 // sender.
 func TestWhichAnswersDecideAMove(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name string
 		edit func(m *moving, x *acceptMsg) (from *ruleNode)
@@ -275,6 +283,7 @@ func TestWhichAnswersDecideAMove(t *testing.T) {
 // Answers of two versions of the voters are not added up: the MOVE is sent again
 // under the new one.
 func TestMoveIsCountedAnewUnderNewVoters(t *testing.T) {
+	t.Parallel()
 	m := newMoving(t)
 	m.w.lose = kindsOf(msgMove)
 	m.hold()
@@ -297,6 +306,7 @@ func TestMoveIsCountedAnewUnderNewVoters(t *testing.T) {
 
 // The crash table of a hand-over: the source restarts at each step.
 func TestSourceIsLostDuringAHandOver(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name  string
 		until func(m *moving)
@@ -339,6 +349,7 @@ func TestSourceIsLostDuringAHandOver(t *testing.T) {
 // A half-accepted move at a voter that the successor did not ask can never pass
 // later: the opening has overruled it.
 func TestHalfAcceptedMoveIsOverruledByTheOpening(t *testing.T) {
+	t.Parallel()
 	m := newMoving(t)
 	// Only c accepts, and c is cut off while a wins again.
 	m.w.lose = func(x ruleMail) bool { return x.msg.kind() == msgMove && x.to != m.c || x.msg.kind() == msgAccept }
@@ -360,6 +371,7 @@ func TestHalfAcceptedMoveIsOverruledByTheOpening(t *testing.T) {
 // A refused MOVE says that another has been promised more: the giver wins its
 // shard again, which completes or overrules it.
 func TestRefusedMoveIsSettledByWinningAgain(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name     string
 		accepted bool // by one of those who vote for it again
@@ -390,6 +402,7 @@ func TestRefusedMoveIsSettledByWinningAgain(t *testing.T) {
 
 // A giver that is deposed leaves what is under way to its successor.
 func TestDeposedGiverLetsGo(t *testing.T) {
+	t.Parallel()
 	m := newMoving(t)
 	m.w.lose = kindsOf(msgMove)
 	m.hold()
@@ -405,6 +418,7 @@ func (m *moving) stageMsg() *stageMsg {
 }
 
 func TestTargetAnswersAStage(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name  string
 		edit  func(m *moving, s *stageMsg) (from *ruleNode)
@@ -485,6 +499,7 @@ func TestTargetAnswersAStage(t *testing.T) {
 
 // What the driver says it holds counts only for the position that is wanted.
 func TestStageIsHeldAtItsPosition(t *testing.T) {
+	t.Parallel()
 	m := newMoving(t)
 	m.d.gets(m.a, m.stageMsg())
 	for _, row := range []struct {
@@ -499,6 +514,7 @@ func TestStageIsHeldAtItsPosition(t *testing.T) {
 // T drops a stage only when the source's opened primary cancels the job by name,
 // or a higher move of the slot is decided elsewhere.
 func TestWhatDropsAStage(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name string
 		do   func(m *moving)
@@ -552,6 +568,7 @@ func (m *moving) decidedElsewhere(first, last Slot) {
 // stage in its present epoch, or named the slot at that move in its VOTE;
 // otherwise it first wins D3 and D4 again, naming it.
 func TestWhenTheTargetServes(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name string
 		edit func(m *moving)
@@ -591,6 +608,7 @@ func TestWhenTheTargetServes(t *testing.T) {
 
 // Whatever is lost on the way, the target serves in the end.
 func TestTargetThatHearsOfTheDecisionLateServesInTheEnd(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name string
 		lose func(m *moving) func(ruleMail) bool
@@ -620,6 +638,7 @@ func TestTargetThatHearsOfTheDecisionLateServesInTheEnd(t *testing.T) {
 // A target that restarts between its answer and the decision names the slot
 // when it wins again.
 func TestTargetIsLostDuringAHandOver(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name  string
 		until func(m *moving)
@@ -654,6 +673,7 @@ func TestTargetIsLostDuringAHandOver(t *testing.T) {
 // A node fences itself on hearsay, but drops data only after a majority has
 // confirmed the move and the new owner serves.
 func TestDataIsDroppedOnceAMajorityConfirmsTheMove(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name     string
 		accepted string // voters that have accepted the move
@@ -706,6 +726,7 @@ func TestDataIsDroppedOnceAMajorityConfirmsTheMove(t *testing.T) {
 
 // Nothing is dropped while the new owner does not show that it serves.
 func TestDataIsKeptUntilTheNewOwnerServes(t *testing.T) {
+	t.Parallel()
 	m := newMoving(t)
 	m.hold()
 	require.Equal(t, "d", m.a.owns(5))
@@ -719,6 +740,7 @@ func TestDataIsKeptUntilTheNewOwnerServes(t *testing.T) {
 
 // Slots that come back before their data is dropped are not dropped.
 func TestSlotThatComesBackIsNotDropped(t *testing.T) {
+	t.Parallel()
 	m := newMoving(t)
 	m.w.lose = func(x ruleMail) bool { return x.from == m.d && x.to == m.a && x.msg.kind() == msgHeartbeat }
 	m.hold()
@@ -736,6 +758,7 @@ func TestSlotThatComesBackIsNotDropped(t *testing.T) {
 // A slot that is moved in place is on hold where it goes, from when its keys are
 // there until it is served or the giver has given up: nobody is sent to and fro.
 func TestWhoAsksForASlotThatIsComingWaits(t *testing.T) {
+	t.Parallel()
 	m := newMoving(t)
 	w, a, d := m.w, m.a, m.d
 	require.False(t, d.core.serve.hold.Contains(5))

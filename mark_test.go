@@ -38,6 +38,7 @@ func (n *ruleNode) marks() string {
 
 // What SETSLOT MIGRATING, IMPORTING and STABLE answer, in the words of Redis.
 func TestMarkCommands(t *testing.T) {
+	t.Parallel()
 	unknown := NodeID{0xee}
 	for _, row := range []struct {
 		name string
@@ -131,6 +132,7 @@ func TestMarkCommands(t *testing.T) {
 
 // A mark is on disk before it is answered, and comes back after a crash.
 func TestMarksAreSaved(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(2, 4)
 	a, b := ns[0], ns[1]
@@ -163,6 +165,7 @@ func TestMarksAreSaved(t *testing.T) {
 
 // What ends a mark, and what does not.
 func TestMarksEndWhenTheSlotChangesHands(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name string
 		do   func(t *testing.T, w *ruleWorld, a, b, c, d *ruleNode)
@@ -243,6 +246,7 @@ func TestMarksEndWhenTheSlotChangesHands(t *testing.T) {
 // A slot has a mark or a hand-over with its data, not both; one in place ends
 // the mark.
 func TestAMarkedSlotIsHandedOverInPlaceAlone(t *testing.T) {
+	t.Parallel()
 	m := newMoving(t)
 	m.a.migrating(5, m.d.core.id)
 	r := ruleReply{done: true, err: m.give("4-6", m.d.shard())}
@@ -256,6 +260,7 @@ func TestAMarkedSlotIsHandedOverInPlaceAlone(t *testing.T) {
 // What a node still has of a slot that has left it is shown again only where
 // nobody has served the slot since.
 func TestWhatImportingFindsOfASlotThatHasLeft(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name  string
 		leave func(m *moving)
@@ -299,6 +304,7 @@ func TestWhatImportingFindsOfASlotThatHasLeft(t *testing.T) {
 // Marks work in a group that has not formed, wait for a START to be decided, and
 // outlive the formation.
 func TestMarksOfAGroupThatForms(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.group(2)
 	a, b := ns[0], ns[1]
@@ -327,6 +333,7 @@ func TestMarksOfAGroupThatForms(t *testing.T) {
 }
 
 func TestANodeThatJoinsLeavesItsMarksBehind(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	w.cluster(2, 3)
 	d := w.boot()

@@ -59,6 +59,7 @@ func (w *ruleWorld) formerOf() *ruleNode {
 // Rows of three: the message comes to a node (formed or not), from a node
 // (formed or not) that is known there in some way.
 func TestWhoMaySpeakToWhom(t *testing.T) {
+	t.Parallel()
 	numbers := formNumbers{Seeds: 5, Primaries: 3}
 	alone := func(w *ruleWorld) *ruleNode { return w.boot(func(c *coreConfig) { c.alone = true }) }
 	unformed := func(w *ruleWorld) *ruleNode { return w.boot() }
@@ -220,6 +221,7 @@ func TestWhoMaySpeakToWhom(t *testing.T) {
 // A frame names (id, voterKey) of the wanted node, or none; another one at that
 // address, or another cluster id, is refused.
 func TestFrameForAnotherNodeIsRefused(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name string
 		to   func(n *ruleNode) wanted
@@ -244,6 +246,7 @@ func TestFrameForAnotherNodeIsRefused(t *testing.T) {
 // Who answers a frame with "another cluster" under the right (id, voterKey) has
 // left, and is forgotten here.
 func TestNodeThatHasLeftIsForgotten(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name string
 		who  func(b *ruleNode) sender
@@ -279,6 +282,7 @@ func TestNodeThatHasLeftIsForgotten(t *testing.T) {
 // ---- processes of one node
 
 func TestOfTwoProcessesOfANodeTheOneThatStartedLaterCounts(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name   string
 		starts int // beyond those that are known
@@ -310,6 +314,7 @@ func TestOfTwoProcessesOfANodeTheOneThatStartedLaterCounts(t *testing.T) {
 }
 
 func TestNodeHearsOfItsTwin(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	a := w.boot()
 	who := *a.core.who
@@ -330,6 +335,7 @@ func TestNodeHearsOfItsTwin(t *testing.T) {
 // MEET is repeated each tick until answered, ten NodeTimeouts at most, and not
 // saved.
 func TestMeetIsRepeatedUntilAnswered(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	a := w.boot()
 	require.Equal(t, "OK", a.meet(&ruleNode{cfg: coreConfig{addr: "nowhere"}}).String())
@@ -355,6 +361,7 @@ func TestMeetIsRepeatedUntilAnswered(t *testing.T) {
 }
 
 func TestMeetIsBounded(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	a := w.boot()
 	for i := range meetingsMax {
@@ -365,6 +372,7 @@ func TestMeetIsBounded(t *testing.T) {
 }
 
 func TestRefusedMeetSaysWhy(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	a, b := w.boot(), w.boot()
 	a.addSlots("5-9")
@@ -388,6 +396,7 @@ func TestRefusedMeetSaysWhy(t *testing.T) {
 
 // MEET of a node that is forming is no refusal for good: it asks again.
 func TestMeetOfAFormerIsAskedAgain(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	f, x := w.formerOf(), w.boot()
 	x.meet(f)
@@ -402,6 +411,7 @@ func TestMeetOfAFormerIsAskedAgain(t *testing.T) {
 
 // MEET between members of one cluster only refreshes the address.
 func TestMeetBetweenMembersRefreshesTheAddress(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(1, 3)
 	b := ns[1]
@@ -426,6 +436,7 @@ func TestMeetBetweenMembersRefreshesTheAddress(t *testing.T) {
 // Without seeds one MEET per node is needed; with seeds it heals itself: all
 // nodes, also formed ones, dial until every seed is a known live member.
 func TestSeedsAreDialledUntilTheyAreLiveMembers(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(1, 3)
 	for i, n := range ns {
@@ -448,6 +459,7 @@ func TestSeedsAreDialledUntilTheyAreLiveMembers(t *testing.T) {
 // ---- joining
 
 func TestJoinerIsAMemberFromItsFirstFrame(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(1, 1)
 	a := ns[0]
@@ -482,6 +494,7 @@ func TestJoinerIsAMemberFromItsFirstFrame(t *testing.T) {
 
 // A node that has been taken and never comes is forgotten after a while.
 func TestGhostIsForgotten(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(1, 1)
 	a := ns[0]
@@ -496,6 +509,7 @@ func TestGhostIsForgotten(t *testing.T) {
 }
 
 func TestNodeThatIsTakenIsInvitedUntilItComes(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(1, 2)
 	a := ns[0]
@@ -512,6 +526,7 @@ func TestNodeThatIsTakenIsInvitedUntilItComes(t *testing.T) {
 // A member that somebody else has met is asked what it knows, and shown what is
 // known here, before it is a member here too.
 func TestMemberThatIsNotKnownYetExchangesEntries(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(1, 3)
 	a, b, c := ns[0], ns[1], ns[2]
@@ -532,6 +547,7 @@ func TestMemberThatIsNotKnownYetExchangesEntries(t *testing.T) {
 // ---- FORGET
 
 func TestForget(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name  string
 		whom  func(ns []*ruleNode) NodeID
@@ -576,6 +592,7 @@ func TestForget(t *testing.T) {
 // FORGET of a voter writes leaving; whoever sees a leaving node outside a newest
 // set whose majority is active writes forgotten.
 func TestForgottenVoterStaysUntilItIsReplaced(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(1, 4)
 	a, b, d := ns[0], ns[1], ns[3]
@@ -601,6 +618,7 @@ func TestForgottenVoterStaysUntilItIsReplaced(t *testing.T) {
 // Members count as active under the newest set only by what they have said since
 // it is in force.
 func TestNobodyIsActiveUnderASetThatHasJustComeIntoForce(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(1, 4)
 	a, b, c, d := ns[0], ns[1], ns[2], ns[3]
@@ -619,6 +637,7 @@ func TestNobodyIsActiveUnderASetThatHasJustComeIntoForce(t *testing.T) {
 
 // MEET, FORGET and RESET raise the version; nothing else does.
 func TestWhatRaisesTheVersionOfAnEntry(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(2, 4)
 	a, d := ns[0], ns[3]
@@ -652,6 +671,7 @@ func TestWhatRaisesTheVersionOfAnEntry(t *testing.T) {
 // Any member answers the frames of a forgotten node with the entry, one in
 // five, and nothing else.
 func TestForgottenNodeIsToldOnceInAWhile(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(1, 4)
 	a, d := ns[0], ns[3]
@@ -682,6 +702,7 @@ func TestForgottenNodeIsToldOnceInAWhile(t *testing.T) {
 // A forgotten node keeps cluster id, data and file and says so. It is not a
 // candidate.
 func TestForgottenNodeSaysSo(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(2, 4)
 	a, b := ns[0], ns[1]
@@ -716,6 +737,7 @@ func TestForgottenNodeSaysSo(t *testing.T) {
 }
 
 func TestTombstonesAreBounded(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	a := w.boot(func(c *coreConfig) { c.alone = true })
 	w.run(ruleNT)
@@ -735,6 +757,7 @@ func TestTombstonesAreBounded(t *testing.T) {
 
 // A shard without a member or a slot for a day is dropped from table and votes.
 func TestShardThatIsGoneIsDroppedAfterADay(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	a := w.boot(func(c *coreConfig) { c.alone = true })
 	w.run(ruleNT)
@@ -765,6 +788,7 @@ func TestShardThatIsGoneIsDroppedAfterADay(t *testing.T) {
 // ---- RESET and leave
 
 func TestReset(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name string
 		hard bool
@@ -802,6 +826,7 @@ func TestReset(t *testing.T) {
 }
 
 func TestResetIsRefused(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(2, 4)
 	require.Equal(t, "ERR CLUSTER RESET can't be called with master nodes containing keys", ns[0].reset(false, true).String())
@@ -820,6 +845,7 @@ func TestResetIsRefused(t *testing.T) {
 // Of a voter RESET writes leaving and waits until the newest set is without it
 // and a majority of that set is active.
 func TestResetOfAVoterWaitsForTheNewSet(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(1, 4)
 	a, b := ns[0], ns[1]
@@ -845,6 +871,7 @@ func TestResetOfAVoterWaitsForTheNewSet(t *testing.T) {
 
 // One with slots first gives them to shard 0.
 func TestResetGivesTheSlotsToNobodyFirst(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(2, 4)
 	a, b := ns[0], ns[1]
@@ -860,6 +887,7 @@ func TestResetGivesTheSlotsToNobodyFirst(t *testing.T) {
 }
 
 func TestResetAloneNeedsNoWait(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name  string
 		alone bool
@@ -877,6 +905,7 @@ func TestResetAloneNeedsNoWait(t *testing.T) {
 
 // What a node has been asked before it was reset is answered.
 func TestResetAnswersWhatIsUnderWay(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(1, 4)
 	a, d := ns[0], ns[3]
@@ -892,6 +921,7 @@ func TestResetAnswersWhatIsUnderWay(t *testing.T) {
 }
 
 func TestLeaveOfANodeWithoutSlots(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(1, 4)
 	a, d := ns[0], ns[3]
@@ -911,6 +941,7 @@ func TestLeaveOfANodeWithoutSlots(t *testing.T) {
 
 // A node that is leaving agrees to take nothing.
 func TestLeavingNodeRefusesAStage(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(1, 4)
 	a, b := ns[0], ns[1]

@@ -53,6 +53,7 @@ func withoutOwner(t *testing.T) (w *ruleWorld, a, b, c, d *ruleNode) {
 // ---- who gets and gives slots
 
 func TestSlotCommandsOfAFormedCluster(t *testing.T) {
+	t.Parallel()
 	type world struct {
 		w          *ruleWorld
 		a, b, c, d *ruleNode
@@ -148,6 +149,7 @@ func (w *ruleWorld) byName(name string) *ruleNode {
 
 // Until a cluster has formed Redis's own rules hold: at once, and told to all.
 func TestSlotCommandsOfAnUnformedGroup(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.group(2)
 	a, b := ns[0], ns[1]
@@ -166,6 +168,7 @@ func TestSlotCommandsOfAnUnformedGroup(t *testing.T) {
 // The reply waits for the decision and then until every live member has
 // acknowledged the change.
 func TestReplyWaitsForTheDecisionAndTheNews(t *testing.T) {
+	t.Parallel()
 	w, _, _, c, d := withoutOwner(t)
 	w.hold = kindsOf(msgUpdated)
 	r := d.addSlots("5")
@@ -191,6 +194,7 @@ func TestReplyWaitsForTheDecisionAndTheNews(t *testing.T) {
 // Without a majority: -CLUSTERDOWN; nothing has changed if no MOVE was sent, else
 // the text says that it may still happen.
 func TestCommandsWithoutAMajority(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name string
 		lose []msgKind
@@ -235,6 +239,7 @@ func TestCommandsWithoutAMajority(t *testing.T) {
 // It is sent each 150 ms until the table shows it, the primary refuses, or 2.5 s
 // are over.
 func TestForwardIsRepeated(t *testing.T) {
+	t.Parallel()
 	w, a, _, _, d := withoutOwner(t)
 	w.lose = kindsOf(msgForward)
 	r := d.setSlots("10", d)
@@ -261,6 +266,7 @@ func TestForwardIsRepeated(t *testing.T) {
 
 // Any message of a forwarded command may be lost, and it is done once.
 func TestForwardSurvivesLosses(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name string
 		kind msgKind
@@ -299,6 +305,7 @@ func TestForwardSurvivesLosses(t *testing.T) {
 }
 
 func TestOwnerAnswersAForward(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name  string
 		edit  func(a, d *ruleNode, m *forwardMsg)
@@ -343,6 +350,7 @@ func TestOwnerAnswersAForward(t *testing.T) {
 // First the promises of the shard, then D4's record with primary = none, then
 // the MOVE.
 func TestOperationTakesTheShardFirst(t *testing.T) {
+	t.Parallel()
 	w, _, b, _, d := withoutOwner(t)
 	epoch := b.epoch()
 	b.crash()
@@ -383,6 +391,7 @@ func TestOperationTakesTheShardFirst(t *testing.T) {
 // A half-accepted move of the old primary is completed by the operation, not
 // given twice.
 func TestOperationCompletesWhatTheOldPrimaryHalfDid(t *testing.T) {
+	t.Parallel()
 	w, a, b, c, d := withoutOwner(t)
 	b.crash()
 	w.until("b has failed", func() bool { return d.core.shardFailed(b.shard()) })
@@ -398,6 +407,7 @@ func TestOperationCompletesWhatTheOldPrimaryHalfDid(t *testing.T) {
 // An operation that was outbid after its MOVE begins anew, and finds that MOVE
 // half accepted: that is its own doing.
 func TestOperationThatIsOutbidFindsItsOwnMove(t *testing.T) {
+	t.Parallel()
 	w, a, b, c, d := withoutOwner(t)
 	w.lose = func(m ruleMail) bool { // a alone accepts, and its answer is lost
 		return m.msg.kind() == msgMove && m.to != a || m.msg.kind() == msgAccept && m.msg.(*acceptMsg).Ballot != 0
@@ -420,6 +430,7 @@ func TestOperationThatIsOutbidFindsItsOwnMove(t *testing.T) {
 // An operation whose MOVE is out may still happen, also when it has begun anew
 // since.
 func TestOperationThatIsOutbidMayStillHappen(t *testing.T) {
+	t.Parallel()
 	w, a, b, c, d := withoutOwner(t)
 	w.lose = func(m ruleMail) bool {
 		return m.msg.kind() == msgMove && m.to != a || m.msg.kind() == msgAccept && m.msg.(*acceptMsg).Ballot != 0
@@ -436,6 +447,7 @@ func TestOperationThatIsOutbidMayStillHappen(t *testing.T) {
 
 // A MOVE that another has been quicker with ends the operation: the slot is his.
 func TestOperationWhoseSlotIsTaken(t *testing.T) {
+	t.Parallel()
 	w, _, b, c, d := withoutOwner(t)
 	w.lose = kindsOf(msgMove)
 	r := d.addSlots("5-6")
@@ -450,6 +462,7 @@ func TestOperationWhoseSlotIsTaken(t *testing.T) {
 
 // Nobody takes slots while its own shard is not open.
 func TestOperationNeedsAnOpenShard(t *testing.T) {
+	t.Parallel()
 	const want = "CLUSTERDOWN this node's shard is not open"
 	w, _, _, _, d := withoutOwner(t)
 	d.core.lead.opened = false
@@ -468,6 +481,7 @@ func TestOperationNeedsAnOpenShard(t *testing.T) {
 // Who is asked for what another has to do says nothing: the asker knows better
 // by then, and asks him.
 func TestForwardToWhoIsNotTheOneToAsk(t *testing.T) {
+	t.Parallel()
 	_, a, b, c, d := withoutOwner(t)
 	m := &forwardMsg{Request: 1, Slots: moveRuns{{10, 10, 1}}, From: a.shard(), To: d.shard()}
 	require.Equal(t, "silence", said(b.gets(c, m)))
@@ -478,6 +492,7 @@ func TestForwardToWhoIsNotTheOneToAsk(t *testing.T) {
 // A hand-over for an operator that another vote comes between says how far it
 // has come.
 func TestCommandsOfADeposedPrimary(t *testing.T) {
+	t.Parallel()
 	depose := func(a, b *ruleNode) {
 		a.gets(b, &updateMsg{Shards: []shardRow{{a.shard(), Epoch{99, false, NodeID{0xee}}}}})
 	}
@@ -495,6 +510,7 @@ func TestCommandsOfADeposedPrimary(t *testing.T) {
 }
 
 func TestCommandOfWhichAPartHasMoved(t *testing.T) {
+	t.Parallel()
 	w, a, b, c, _ := withoutOwner(t)
 	w.lose = kindsOf(msgMove)
 	a.core.vote.current.ID++ // its own vote is silent
@@ -512,6 +528,7 @@ func TestCommandOfWhichAPartHasMoved(t *testing.T) {
 
 // A node that becomes another answers what it was asked before.
 func TestCommandsOfANodeThatBecomesAnother(t *testing.T) {
+	t.Parallel()
 	const reset = "CLUSTERDOWN this node has been reset meanwhile"
 	for _, row := range []struct {
 		name string
@@ -541,6 +558,7 @@ func TestCommandsOfANodeThatBecomesAnother(t *testing.T) {
 
 // Two nodes that take one slot: one of them gets it.
 func TestTwoOperationsOnOneSlot(t *testing.T) {
+	t.Parallel()
 	w, _, _, c, d := withoutOwner(t)
 	first, second := c.addSlots("5"), d.addSlots("5")
 	w.run(3 * ruleNT)
@@ -551,6 +569,7 @@ func TestTwoOperationsOnOneSlot(t *testing.T) {
 
 // Many commands at once are carried out one after the other.
 func TestManyOperationsAtOnce(t *testing.T) {
+	t.Parallel()
 	w, a, _, c, d := withoutOwner(t)
 	require.Equal(t, "OK", w.settle(a.delSlots("100-139")))
 	var all []*ruleReply
@@ -566,6 +585,7 @@ func TestManyOperationsAtOnce(t *testing.T) {
 }
 
 func TestCommandsUnderWayAreBounded(t *testing.T) {
+	t.Parallel()
 	w, _, _, _, d := withoutOwner(t)
 	w.lose = kindsOf(msgVote)
 	var r *ruleReply
@@ -582,6 +602,7 @@ func TestCommandsUnderWayAreBounded(t *testing.T) {
 // fix on a formed cluster: DELSLOTS, ADDSLOTS, BUMPEPOCH are three decisions, in
 // that order.
 func TestFixOfASlot(t *testing.T) {
+	t.Parallel()
 	w, a, _, _, _ := withoutOwner(t)
 	epoch := a.epoch()
 	require.Equal(t, "OK", w.settle(a.delSlots("10")))
@@ -596,6 +617,7 @@ func TestFixOfASlot(t *testing.T) {
 // ---- epochs
 
 func TestBumpEpoch(t *testing.T) {
+	t.Parallel()
 	bump := func(n *ruleNode) *ruleReply {
 		return n.command(func(s *state, now time.Duration, id uint64) output { return s.bumpEpoch(now, id) })
 	}
@@ -620,6 +642,7 @@ func TestBumpEpoch(t *testing.T) {
 }
 
 func TestSetConfigEpoch(t *testing.T) {
+	t.Parallel()
 	set := func(n *ruleNode, number uint64) string {
 		return n.command(func(s *state, now time.Duration, id uint64) output { return s.setConfigEpoch(now, id, number) }).String()
 	}
@@ -639,6 +662,7 @@ func TestSetConfigEpoch(t *testing.T) {
 // TAKEOVER uses highest + 1 with unclean = 1 and shows itself as primary at
 // once; it acknowledges only once it has won D3 and D4, under its lease.
 func TestTakeoverShowsItselfAtOnce(t *testing.T) {
+	t.Parallel()
 	w, a, b, c, _ := withoutOwner(t)
 	// b is a member of a's shard, and in sync.
 	replica(w, a, b)
@@ -673,6 +697,7 @@ func TestTakeoverShowsItselfAtOnce(t *testing.T) {
 // It beats a voted epoch of the same number; two takeovers have one loser
 // everywhere.
 func TestTakeoverBeatsAVotedEpochOfItsNumber(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(1, 5)
 	a, b, c, d := ns[0], ns[1], ns[2], ns[3]
@@ -691,6 +716,7 @@ func TestTakeoverBeatsAVotedEpochOfItsNumber(t *testing.T) {
 
 // It takes the shard, never slots accepted for another shard.
 func TestTakeoverTakesNoSlotAcceptedForAnother(t *testing.T) {
+	t.Parallel()
 	w, a, b, c, d := withoutOwner(t)
 	for _, n := range []*ruleNode{a, b, c} {
 		n.core.setAccepted(10, accepted{d.shard(), 2, a.epoch()})
@@ -705,6 +731,7 @@ func TestTakeoverTakesNoSlotAcceptedForAnother(t *testing.T) {
 // Where the voters' majority is gone, TAKEOVER is first ForceVoters(voters alive
 // and itself).
 func TestTakeoverWithoutAMajorityImposesTheLiving(t *testing.T) {
+	t.Parallel()
 	w, a, b, c, d := withoutOwner(t)
 	b.crash()
 	c.crash()
@@ -722,6 +749,7 @@ func TestTakeoverWithoutAMajorityImposesTheLiving(t *testing.T) {
 }
 
 func TestTakeoverOfAnUnformedNode(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	require.Equal(t, "ERR the cluster has not formed yet: there is nothing to take over", w.boot().takeover().String())
 }

@@ -6,6 +6,7 @@ import (
 
 // The higher version wins; of equal ones the later state.
 func TestNewerEntryOfTheMembershipWins(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name      string
 		have, new peerEntry
@@ -33,6 +34,7 @@ func TestNewerEntryOfTheMembershipWins(t *testing.T) {
 // Address (with the owner's start count), host and shard are the owner's facts
 // under its own counters.
 func TestFactsAreUnderTheCountersOfTheirOwner(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name      string
 		have, new peerEntry
@@ -65,6 +67,7 @@ func TestFactsAreUnderTheCountersOfTheirOwner(t *testing.T) {
 }
 
 func TestNewerListOfTheSilentWins(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name      string
 		have, new silentEntry

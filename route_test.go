@@ -11,6 +11,7 @@ import (
 
 // Where a request goes for a slot that is not served here.
 func TestWhereARequestGoes(t *testing.T) {
+	t.Parallel()
 	const slot = 9000 // of b, in a cluster of three voters where a and b own all slots and d none
 	for _, row := range []struct {
 		name string
@@ -102,6 +103,7 @@ func replaceID(text string, w *ruleWorld) string {
 
 // The published table says what the core knows, and does not change.
 func TestPublishedTable(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(2, 4)
 	a, b, c, d := ns[0], ns[1], ns[2], ns[3]
@@ -161,6 +163,7 @@ func TestPublishedTable(t *testing.T) {
 // Ready waits until wanted = voters in the node's own eyes and the newest set's
 // majority is active.
 func TestWhyANodeIsNotReady(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name string
 		make func(w *ruleWorld) *ruleNode
@@ -213,6 +216,7 @@ func TestWhyANodeIsNotReady(t *testing.T) {
 // Seeds are names; where the node there says that it lives is what is looked
 // for among the members.
 func TestSeedIsKnownByTheAddressThatItShows(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(1, 2)
 	a, b := ns[0], ns[1]
@@ -226,6 +230,7 @@ func TestSeedIsKnownByTheAddressThatItShows(t *testing.T) {
 
 // What a driver changes by itself is told like any change.
 func TestAnnounceWaitsUntilAllKnow(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(1, 3)
 	w.hold = kindsOf(msgUpdated)
@@ -239,6 +244,7 @@ func TestAnnounceWaitsUntilAllKnow(t *testing.T) {
 // The rules of Redis about where a request goes (getNodeByQuery), by their
 // numbers in order of precedence. A node a is asked about slot 5, or about keys.
 func TestRulesOfRouting(t *testing.T) {
+	t.Parallel()
 	own := func(w *ruleWorld) *ruleNode { return w.cluster(2, 4)[0] }
 	other := func(w *ruleWorld) *ruleNode { // a is the second, the slot of b
 		ns := w.cluster(2, 4)

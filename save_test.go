@@ -61,6 +61,7 @@ func cellsOf(disk map[cellKey][]byte) []cell {
 
 // What is saved comes back, whatever a node has lived through.
 func TestWhatIsSavedComesBack(t *testing.T) {
+	t.Parallel()
 	seen := map[cellKind]bool{}
 	for _, row := range []struct {
 		name string
@@ -151,6 +152,7 @@ func TestWhatIsSavedComesBack(t *testing.T) {
 
 // What a node was before a RESET is gone from its disk.
 func TestResetLeavesNothingOnDisk(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(2, 4)
 	d := ns[3]
@@ -173,6 +175,7 @@ func TestResetLeavesNothingOnDisk(t *testing.T) {
 
 // A step that changes things saves each cell once, in one batch, in order.
 func TestStepSavesEachCellOnce(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	a := w.boot()
 	a.slowDisk = true
@@ -198,6 +201,7 @@ func TestStepSavesEachCellOnce(t *testing.T) {
 
 // A volatile node saves nothing and waits for nothing.
 func TestVolatileNodeSavesNothing(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	a := w.boot(func(c *coreConfig) { c.alone, c.volatile = true, true })
 	w.run(ruleNT)
@@ -210,6 +214,7 @@ func TestVolatileNodeSavesNothing(t *testing.T) {
 
 // A file that does not hold what a node has saved is refused, and says where.
 func TestSavedStateThatIsBadIsRefused(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.owners(2)
 	w.lose = kindsOf(msgStarted)

@@ -20,6 +20,7 @@ func lone(t testing.TB, number int) *state {
 
 // The higher number wins in each entry alone, so that tables merge in any order.
 func TestMergingInAnyOrderGivesTheSameTable(t *testing.T) {
+	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 1))
 	var entries []updateMsg
 	for range 40 {
@@ -78,6 +79,7 @@ func TestMergingInAnyOrderGivesTheSameTable(t *testing.T) {
 }
 
 func TestHigherMoveWinsASlot(t *testing.T) {
+	t.Parallel()
 	a, b := ShardID{1}, ShardID{2}
 	for _, row := range []struct {
 		name      string
@@ -103,6 +105,7 @@ func TestHigherMoveWinsASlot(t *testing.T) {
 
 // Digests are kept up with every change; made anew they are the same.
 func TestDigestsAreAsIfMadeAnew(t *testing.T) {
+	t.Parallel()
 	r := rand.New(rand.NewPCG(2, 2))
 	s := lone(t, 9)
 	table, peers := &s.table, &s.peers
@@ -155,6 +158,7 @@ func TestDigestsAreAsIfMadeAnew(t *testing.T) {
 
 // Each piece of an entry is part of a digest, so that no difference is missed.
 func TestEveryFactChangesADigest(t *testing.T) {
+	t.Parallel()
 	shard, node := ShardID{5}, NodeID{5}
 	for _, row := range []struct {
 		name string
@@ -191,6 +195,7 @@ func TestEveryFactChangesADigest(t *testing.T) {
 // A shard without member and slot is on its way out everywhere: nobody need
 // have it.
 func TestShardWithoutMemberAndSlotIsNoPartOfTheDigest(t *testing.T) {
+	t.Parallel()
 	s := lone(t, 9)
 	was := s.table.sum
 	shard := ShardID{5}
@@ -215,6 +220,7 @@ func TestShardWithoutMemberAndSlotIsNoPartOfTheDigest(t *testing.T) {
 }
 
 func TestTableCountsTheSlotsOfEachShard(t *testing.T) {
+	t.Parallel()
 	a, b := ShardID{1}, ShardID{2}
 	tab := newTable(0)
 	require.Equal(t, NumSlots, tab.unassigned)
@@ -252,6 +258,7 @@ func TestTableCountsTheSlotsOfEachShard(t *testing.T) {
 
 // A page that readers hold is copied before it changes.
 func TestSharedPagesDoNotChange(t *testing.T) {
+	t.Parallel()
 	var m slotMap[uint64]
 	m.set(5, 1)
 	shared := m.share()
@@ -273,6 +280,7 @@ func TestSharedPagesDoNotChange(t *testing.T) {
 // ---- runs
 
 func TestRunsAreMaximalAndKeepEverySlot(t *testing.T) {
+	t.Parallel()
 	r := rand.New(rand.NewPCG(3, 3))
 	for range 5 {
 		var slots, accepts, opens, moves = map[Slot]slotEntry{}, map[Slot]accepted{}, map[Slot]opening{}, map[Slot]uint64{}
@@ -323,6 +331,7 @@ func TestRunsAreMaximalAndKeepEverySlot(t *testing.T) {
 }
 
 func TestRunsReachTheLastSlot(t *testing.T) {
+	t.Parallel()
 	var r moveRuns
 	r.add(16383, 1)
 	n := 0
@@ -333,6 +342,7 @@ func TestRunsReachTheLastSlot(t *testing.T) {
 
 // A page is turned into runs at once; slot by slot gives the same.
 func TestPagesBecomeTheSameRunsAsTheirSlots(t *testing.T) {
+	t.Parallel()
 	r := rand.New(rand.NewPCG(4, 4))
 	for range 100 {
 		var m slotMap[slotEntry]
@@ -360,6 +370,7 @@ func TestPagesBecomeTheSameRunsAsTheirSlots(t *testing.T) {
 // ---- orders
 
 func TestEpochsCompareByNumberUncleanAndNode(t *testing.T) {
+	t.Parallel()
 	a, b := NodeID{1}, NodeID{2}
 	ascends := []Epoch{{}, {1, false, a}, {1, false, b}, {1, true, a}, {1, true, b}, {2, false, a}, {2, false, b}}
 	for i, x := range ascends {
@@ -379,6 +390,7 @@ func TestEpochsCompareByNumberUncleanAndNode(t *testing.T) {
 }
 
 func TestRecordsCompareByEpochAndCount(t *testing.T) {
+	t.Parallel()
 	older := &record{Epoch: Epoch{Number: 2}, N: 9}
 	newer := &record{Epoch: Epoch{Number: 3}, N: 0}
 	again := &record{Epoch: Epoch{Number: 3}, N: 1}
@@ -402,6 +414,7 @@ func TestRecordsCompareByEpochAndCount(t *testing.T) {
 // Voters compare as (forced, version, proposer), so that an imposed set beats
 // all that its old side decides meanwhile.
 func TestVersionsOfVotersCompareByForcedNumberAndProposer(t *testing.T) {
+	t.Parallel()
 	ascends := []voterVersion{{}, {0, 1, NodeID{}}, {0, 9, NodeID{}}, {1, 2, NodeID{1}}, {1, 2, NodeID{2}}, {1, 3, NodeID{}}, {2, 1, NodeID{}}}
 	for i, x := range ascends {
 		for j, y := range ascends {
@@ -413,6 +426,7 @@ func TestVersionsOfVotersCompareByForcedNumberAndProposer(t *testing.T) {
 }
 
 func TestMajorityIsMoreThanHalf(t *testing.T) {
+	t.Parallel()
 	for voters, want := range map[int]int{1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 9: 5, 63: 32} {
 		v := voterSet{Members: make([]member, voters)}
 		if got := v.quorum(); got != want {
@@ -422,6 +436,7 @@ func TestMajorityIsMoreThanHalf(t *testing.T) {
 }
 
 func TestAcceptedMovesCompareByMoveAndEpochOfTheGiver(t *testing.T) {
+	t.Parallel()
 	ascends := []accepted{{}, {move: 1}, {move: 1, epoch: Epoch{Number: 2}}, {move: 2}, {move: 2, epoch: Epoch{Number: 1}}}
 	for i, x := range ascends {
 		for j, y := range ascends {
@@ -436,6 +451,7 @@ func TestAcceptedMovesCompareByMoveAndEpochOfTheGiver(t *testing.T) {
 }
 
 func TestIDsPrintAndParse(t *testing.T) {
+	t.Parallel()
 	id := NodeID{0xab, 1}
 	text := "ab01000000000000000000000000000000000000"
 	require.Equal(t, text, id.String())

@@ -71,6 +71,7 @@ func (x *ballotBox) fails() {
 }
 
 func TestVoterAnswersAVote(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name string
 		edit func(x *ballotBox)
@@ -199,6 +200,7 @@ func TestVoterAnswersAVote(t *testing.T) {
 
 // Nothing of D3c is asked where the cluster has no other node.
 func TestOnlyNodeWaitsForNoLease(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	a := w.boot(func(c *coreConfig) { c.alone = true })
 	w.run(ruleNT)
@@ -210,6 +212,7 @@ func TestOnlyNodeWaitsForNoLease(t *testing.T) {
 // Promises are per shard: elections of different shards never disturb each
 // other.
 func TestPromisesArePerShard(t *testing.T) {
+	t.Parallel()
 	x := newBallotBox(t)
 	require.Equal(t, "GRANT 10", said(x.b.gets(x.a, x.m)))
 	x.by(x.c)
@@ -219,6 +222,7 @@ func TestPromisesArePerShard(t *testing.T) {
 
 // A refusal says why and what is newer.
 func TestRefusalSaysWhatIsNewer(t *testing.T) {
+	t.Parallel()
 	x := newBallotBox(t)
 	x.promise(12, x.c)
 	x.v.record = x.inSync(5, x.c)
@@ -233,6 +237,7 @@ func TestRefusalSaysWhatIsNewer(t *testing.T) {
 // The grant carries the record, and for each named slot the voter's openings and
 // any higher accepted move.
 func TestGrantCarriesWhatTheVoterKeeps(t *testing.T) {
+	t.Parallel()
 	x := newBallotBox(t)
 	core := x.b.core
 	ea, ec := Epoch{3, false, x.a.core.id}, Epoch{4, false, x.c.core.id}
@@ -264,6 +269,7 @@ func TestGrantCarriesWhatTheVoterKeeps(t *testing.T) {
 
 // Whatever a voter answers is saved first, promise and incarnation together.
 func TestGrantLeavesOnceItIsSaved(t *testing.T) {
+	t.Parallel()
 	x := newBallotBox(t)
 	x.b.slowDisk = true
 	require.Equal(t, "silence", said(x.b.gets(x.a, x.m)))
@@ -294,6 +300,7 @@ func (x *ballotBox) record(number, n uint64) *recordMsg {
 // A voter accepts iff epoch ≥ promised.epoch and (epoch, n) is not below its
 // record's. Each accept is a lease.
 func TestVoterAnswersARecord(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name string
 		edit func(x *ballotBox, m *recordMsg)
@@ -362,6 +369,7 @@ func TestVoterAnswersARecord(t *testing.T) {
 
 // Record, moves, openings and promise are saved in one write.
 func TestRecordIsSavedInOneWrite(t *testing.T) {
+	t.Parallel()
 	x := newBallotBox(t)
 	m := x.record(10, 0)
 	m.Kept.add(4, accepted{x.c.shard(), 6, Epoch{}})
@@ -382,6 +390,7 @@ func TestRecordIsSavedInOneWrite(t *testing.T) {
 
 // What a voter keeps of a slot is not taken back by an opening that knows less.
 func TestRecordDoesNotTakeBackNewerMoves(t *testing.T) {
+	t.Parallel()
 	x := newBallotBox(t)
 	later := Epoch{12, false, x.c.core.id}
 	x.b.core.vote.accepted.set(4, accepted{x.c.shard(), 9, later})
@@ -404,6 +413,7 @@ func TestRecordDoesNotTakeBackNewerMoves(t *testing.T) {
 // A voter accepts iff epoch ≥ promised and the move is above what it has accepted
 // for the slot, or equal with an epoch of the giver not below; all slots or none.
 func TestVoterAnswersAMove(t *testing.T) {
+	t.Parallel()
 	const move = 6
 	for _, row := range []struct {
 		name string
@@ -470,6 +480,7 @@ func (x *ballotBox) accept(slot Slot, move, number uint64) {
 
 // Accepted is not known: it is told in votes and never gossiped as ownership.
 func TestAcceptedMoveIsNoOwnership(t *testing.T) {
+	t.Parallel()
 	x := newBallotBox(t)
 	m := &moveMsg{Voters: x.m.Voters, Shard: x.a.shard(), Epoch: x.a.epoch(), Ballot: 88}
 	m.Slots.add(5, accepted{x.c.shard(), 2, x.a.epoch()})
@@ -483,6 +494,7 @@ func TestAcceptedMoveIsNoOwnership(t *testing.T) {
 
 // Per entry the highest, in any order.
 func TestVotesAreMergedPerEntryToTheHighest(t *testing.T) {
+	t.Parallel()
 	a, b := ShardID{1}, ShardID{2}
 	e := func(n uint64) Epoch { return Epoch{n, false, NodeID{byte(n)}} }
 	accepts := func(shard ShardID, move uint64, epoch Epoch) (r acceptRuns) {
@@ -516,6 +528,7 @@ func TestVotesAreMergedPerEntryToTheHighest(t *testing.T) {
 
 // Votes that a voter takes over are saved, and known to it after a restart.
 func TestMergedVotesAreSaved(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	a := w.boot(func(c *coreConfig) { c.alone = true })
 	w.run(ruleNT)

@@ -58,6 +58,7 @@ func cast(t *testing.T, text string, maxVoters int) *state {
 }
 
 func TestWhoShouldVote(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name, nodes, want string
 	}{
@@ -145,6 +146,7 @@ func TestWhoShouldVote(t *testing.T) {
 // D11 runs, if that voter hears a majority of the voters and has itself leased
 // every shard with slots lately, else one NodeTimeout later.
 func TestWhenTheVotersAreChanged(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name string
 		edit func(w *ruleWorld, ns []*ruleNode)
@@ -189,6 +191,7 @@ func TestWhenTheVotersAreChanged(t *testing.T) {
 
 // The smallest voter alive sees to it, also when smaller ones are dead.
 func TestSmallestLiveVoterChangesTheVoters(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(2, 4)
 	w.run(ruleNT)
@@ -224,6 +227,7 @@ func (x *electorate) start() *startMsg {
 // Each that is active under this version saves the ballot if it is higher, and
 // answers.
 func TestVoterAnswersAStop(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name string
 		edit func(x *electorate, m *stopMsg)
@@ -256,6 +260,7 @@ func TestVoterAnswersAStop(t *testing.T) {
 
 // From then on it grants, accepts and leases nothing under this version.
 func TestStoppedVoterDoesNothingUnderItsVersion(t *testing.T) {
+	t.Parallel()
 	x := newElectorate(t)
 	a, b := x.a, x.b
 	b.core.vote.stopWait = 10 * ruleNT
@@ -282,6 +287,7 @@ func TestStoppedVoterDoesNothingUnderItsVersion(t *testing.T) {
 // It answers with all its records, accepted moves and openings, and the START it
 // has saved, once the ballot is on disk.
 func TestStoppedCarriesAllThatTheVoterKeeps(t *testing.T) {
+	t.Parallel()
 	x := newElectorate(t)
 	x.b.core.setAccepted(5, accepted{x.d.shard(), 9, Epoch{Number: 9}})
 	x.b.core.setOpened(6, opening{9, Epoch{Number: 9}})
@@ -319,6 +325,7 @@ func TestStoppedCarriesAllThatTheVoterKeeps(t *testing.T) {
 // If a START was seen, that of the highest ballot, else one of the next version
 // with a random id, and per entry the highest of what the voters keep.
 func TestWhatAChangeProposes(t *testing.T) {
+	t.Parallel()
 	x := newElectorate(t)
 	a := x.a
 	wanted := []member{a.member(), x.b.member(), x.d.member()}
@@ -367,6 +374,7 @@ func TestWhatAChangeProposes(t *testing.T) {
 // and is not counted; who knows that version or a newer one answers with the
 // table.
 func TestMemberAnswersAStart(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name string
 		at   func(x *electorate) *ruleNode
@@ -423,6 +431,7 @@ func TestMemberAnswersAStart(t *testing.T) {
 
 // Ballot and START are saved before STARTED.
 func TestStartIsSavedBeforeItIsAnswered(t *testing.T) {
+	t.Parallel()
 	x := newElectorate(t)
 	x.b.slowDisk = true
 	require.Equal(t, "silence", said(x.b.gets(x.a, x.start())))
@@ -438,6 +447,7 @@ func TestStartIsSavedBeforeItIsAnswered(t *testing.T) {
 
 // Decided when a majority of the old set has answered for one (id, ballot).
 func TestWhichAnswersDecideAChange(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name string
 		edit func(x *electorate, m *startedMsg) (from *ruleNode)
@@ -473,6 +483,7 @@ func TestWhichAnswersDecideAChange(t *testing.T) {
 
 // Which STOPPED answers count.
 func TestWhichAnswersStopAVersion(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name string
 		edit func(x *electorate, m *stoppedMsg) (from *ruleNode)
@@ -505,6 +516,7 @@ func TestWhichAnswersStopAVersion(t *testing.T) {
 
 // A member is active only while it holds the START whose id the table names.
 func TestMemberIsActiveUnderTheStartThatTheTableNames(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name   string
 		id     uint64 // of the START that it holds
@@ -529,6 +541,7 @@ func TestMemberIsActiveUnderTheStartThatTheTableNames(t *testing.T) {
 // A member without it asks every peer for it each tick; who holds the START of
 // the newest version hands it out, and keeps it until the next one.
 func TestStartIsHandedOutToMembersWithoutIt(t *testing.T) {
+	t.Parallel()
 	x := newElectorate(t)
 	x.w.lose = func(m ruleMail) bool { return m.to == x.d && m.msg.kind() == msgStart }
 	x.a.forget(x.b.core.id, false)
@@ -560,6 +573,7 @@ func TestStartIsHandedOutToMembersWithoutIt(t *testing.T) {
 // A voter stopped for NodeTimeout/4 (and up to as much at random) starts again
 // with a higher ballot: the proposer may be gone at any step.
 func TestChangeGoesOnWithoutItsProposer(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name string
 		lose []msgKind
@@ -597,6 +611,7 @@ func TestChangeGoesOnWithoutItsProposer(t *testing.T) {
 }
 
 func TestStoppedVoterWaitsBeforeItStartsAgain(t *testing.T) {
+	t.Parallel()
 	for _, restarts := range []bool{false, true} {
 		x := newElectorate(t)
 		x.a.crash()
@@ -619,6 +634,7 @@ func TestStoppedVoterWaitsBeforeItStartsAgain(t *testing.T) {
 
 // Any change of size is safe, and costs no service.
 func TestServiceGoesOnWhileTheVotersChange(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(1, 8)
 	a := ns[0]
@@ -639,6 +655,7 @@ func TestServiceGoesOnWhileTheVotersChange(t *testing.T) {
 
 // A change that does not come to an end begins again with what is known then.
 func TestChangeBeginsAgainAfterAWhile(t *testing.T) {
+	t.Parallel()
 	x := newElectorate(t)
 	x.w.lose = kindsOf(msgStop, msgStopped)
 	x.a.forget(x.b.core.id, false)
@@ -652,6 +669,7 @@ func TestChangeBeginsAgainAfterAWhile(t *testing.T) {
 
 // A change that somebody else has decided meanwhile is over.
 func TestChangeEndsWhenAnotherIsDecided(t *testing.T) {
+	t.Parallel()
 	x := newElectorate(t)
 	x.w.lose = kindsOf(msgStop, msgStopped)
 	x.a.forget(x.b.core.id, false)
@@ -664,6 +682,7 @@ func TestChangeEndsWhenAnotherIsDecided(t *testing.T) {
 // ---- D15: voters that an operator imposes
 
 func TestForceVotersIsRefused(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(1, 4)
 	a, b, c := ns[0], ns[1], ns[2]
@@ -682,6 +701,7 @@ func TestForceVotersIsRefused(t *testing.T) {
 // It raises forced and version by one, and copies per entry the highest record
 // of all voters it can reach and the table's epochs.
 func TestForceVotersCopiesWhatCanBeReached(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(2, 6)
 	a, b, c, d, f := ns[0], ns[1], ns[2], ns[3], ns[5]
@@ -715,6 +735,7 @@ func TestForceVotersCopiesWhatCanBeReached(t *testing.T) {
 
 // Whoever is reached at once need not be waited for.
 func TestForceVotersWaitsForNobodyWhoHasAnswered(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(1, 3)
 	r := ns[0].forceVoters(ns[0])
@@ -725,6 +746,7 @@ func TestForceVotersWaitsForNobodyWhoHasAnswered(t *testing.T) {
 
 // A forced set beats all that its old side decides meanwhile.
 func TestImposedVotersBeatWhatTheOldSideDecides(t *testing.T) {
+	t.Parallel()
 	s := lone(t, 1)
 	forced := voterSet{voterVersion{1, 2, NodeID{9}}, 5, []member{{NodeID{9}, 1}}}
 	later := voterSet{voterVersion{0, 40, NodeID{}}, 6, []member{{NodeID{8}, 1}}}
@@ -740,6 +762,7 @@ func TestImposedVotersBeatWhatTheOldSideDecides(t *testing.T) {
 // That side's primaries stand again: what they have won there the new voters
 // need not know, and are not told to accept.
 func TestPrimariesOfTheOldSideStandAgain(t *testing.T) {
+	t.Parallel()
 	w := newRules(t)
 	ns := w.cluster(2, 4)
 	a, b, c, d := ns[0], ns[1], ns[2], ns[3]
@@ -791,6 +814,7 @@ func TestPrimariesOfTheOldSideStandAgain(t *testing.T) {
 
 // The same for what an operator's command has taken under the old voters.
 func TestOperationOfTheOldSideBeginsAgain(t *testing.T) {
+	t.Parallel()
 	w, a, b, c, d := withoutOwner(t)
 	w.lose = kindsOf(msgMove)
 	r := d.addSlots("5")
