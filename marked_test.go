@@ -347,7 +347,7 @@ func TestTheOwnerDiesHalfWay(t *testing.T) {
 			ctx := t.Context()
 			dead := h.a.ID()
 			h.a.Close()
-			eventually(t, 5*nt, "the owner has not failed", func() bool { return h.b.Status().Failed > 0 })
+			eventually(t, 5*nt, "the owner has not failed", func() bool { return h.b.Status().Failed > 0 && h.c.Status().Failed > 0 })
 			if forget {
 				require.NoError(t, h.b.Admin().Forget(ctx, dead, true))
 				eventually(t, 5*nt, "the mark is still there", func() bool { return len(h.b.Table().Marks()) == 0 })
