@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -174,8 +175,34 @@ func runCli(t testing.TB, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, "redis-cli", args...).CombinedOutput()
+	cmd := exec.CommandContext(ctx, "redis-cli", args...)
+	cmd.Stdin = strings.NewReader(strings.Repeat("yes\n", 10)) // fix asks, whatever it is told
+	out, err := cmd.CombinedOutput()
 	return string(out), err
+}
+
+// agree waits until all servers know each other and who owns what. redis-cli does
+// not wait after add-node.
+func agree(t testing.TB, all ...*process) {
+	t.Helper()
+	view := func(p *process) string {
+		var lines []string
+		for line := range strings.Lines(p.do("CLUSTER", "NODES").text) {
+			f := strings.Fields(line)
+			lines = append(lines, f[0]+" "+strings.Join(f[8:], " "))
+		}
+		slices.Sort(lines)
+		return strings.Join(lines, "\n")
+	}
+	require.Eventually(t, func() bool {
+		first := view(all[0])
+		for _, p := range all[1:] {
+			if view(p) != first {
+				return false
+			}
+		}
+		return strings.Count(first, "\n") == len(all)-1
+	}, 20*time.Second, 10*time.Millisecond)
 }
 
 // healthy checks the cluster as redis-cli does.
@@ -365,9 +392,7 @@ func TestRedisCliAddsRebalancesAndDeletesNodes(t *testing.T) {
 	out := cli(t, "--cluster", "add-node", added.addr(), all[0].addr())
 	require.Contains(t, out, "[OK] New node added correctly.")
 	id := added.id()
-	for _, p := range all {
-		require.Eventually(t, func() bool { return strings.Contains(p.do("CLUSTER", "NODES").text, id) }, 20*time.Second, 10*time.Millisecond)
-	}
+	agree(t, append(all, added)...)
 	cli(t, "--cluster", "rebalance", all[0].addr(), "--cluster-use-empty-masters")
 	require.Equal(t, 4096, slotsOf(t, all[0], id))
 	healthy(t, all[1])
