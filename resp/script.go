@@ -13,7 +13,6 @@ import (
 
 	"github.com/slotmesh/slotmesh"
 	lua "github.com/yuin/gopher-lua"
-	"github.com/yuin/gopher-lua/parse"
 )
 
 // scripts are those that clients have sent, by the SHA-1 of their text, and the
@@ -150,11 +149,8 @@ func compileScript(sha, text string) (*script, error) {
 		}
 		code = text[len(line):] // the line break stays: lines keep their numbers
 	}
-	chunk, err := parse.Parse(strings.NewReader(code), "user_script")
-	if err == nil {
-		out.proto, err = lua.Compile(chunk, "user_script")
-	}
-	if err != nil {
+	var err error
+	if out.proto, err = compileLua(code, "user_script"); err != nil {
 		return nil, Error("ERR Error compiling script (new function): " + oneLine(err.Error()))
 	}
 	return out, nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -17,8 +18,9 @@ import (
 // tables that cannot be written.
 type interpreter struct {
 	state   *lua.LState
-	env     *lua.LTable // what scripts see as their globals
-	globals *lua.LTable // what is behind it
+	env     *lua.LTable   // what scripts see as their globals
+	globals *lua.LTable   // what is behind it
+	sealed  []*lua.LTable // stand in front of what scripts cannot write: empty themselves
 	handler *lua.LFunction
 	current *scriptRun // runs now
 	random  drand48
@@ -52,6 +54,7 @@ func newInterpreter() *interpreter {
 	g.RawSetString("bit", newBit(L))
 	g.RawSetString("struct", newStruct(L))
 	g.RawSetString("redis", vm.newRedis())
+	vm.guardRaw()
 	vm.seal()
 	vm.handler = L.NewFunction(vm.onError)
 	return vm
@@ -73,6 +76,7 @@ func (vm *interpreter) seal() {
 		}))
 		meta.RawSetString("__metatable", lua.LFalse)
 		front.Metatable = meta
+		vm.sealed = append(vm.sealed, front)
 		return front
 	}
 	g.ForEach(func(k, v lua.LValue) {
@@ -94,23 +98,26 @@ func (vm *interpreter) seal() {
 	})
 	vm.env = readOnly(g, missing)
 	g.RawSetString("_G", vm.env)
-	load := g.RawGetString("loadstring")
-	wrap := func(inner lua.LValue) *lua.LFunction {
-		return L.NewFunction(func(L *lua.LState) int {
-			n := L.GetTop()
-			L.Push(inner)
-			for i := 1; i <= n; i++ {
-				L.Push(L.Get(i))
+	vm.openLoad()
+}
+
+// guardRaw keeps the functions that write past metatables away from what cannot
+// be written.
+func (vm *interpreter) guardRaw() {
+	L := vm.state
+	guard := func(in *lua.LTable, name string) {
+		write := in.RawGetString(name).(*lua.LFunction).GFunction
+		in.RawSetString(name, L.NewFunction(func(L *lua.LState) int {
+			if slices.Contains(vm.sealed, L.CheckTable(1)) {
+				return libraryError(L, "Attempt to modify a readonly table")
 			}
-			L.Call(n, lua.MultRet)
-			if f, ok := L.Get(n + 1).(*lua.LFunction); ok && !f.IsG {
-				f.Env = vm.env
-			}
-			return L.GetTop() - n
-		})
+			return write(L)
+		}))
 	}
-	g.RawSetString("loadstring", wrap(load))
-	g.RawSetString("load", wrap(g.RawGetString("load")))
+	guard(L.G.Global, "rawset")
+	table := L.G.Global.RawGetString(lua.TabLibName).(*lua.LTable)
+	guard(table, "insert")
+	guard(table, "remove")
 }
 
 // openString bounds what one call can make of nothing, and has numbers printed as
@@ -120,6 +127,7 @@ func (vm *interpreter) openString() {
 	s := L.G.Global.RawGetString("string").(*lua.LTable)
 	s.RawSetString("dump", lua.LNil)
 	s.RawSetString("format", L.NewFunction(luaFormat))
+	vm.openPatterns()
 	text := L.G.Global.RawGetString("tostring")
 	L.G.Global.RawSetString("tostring", L.NewFunction(func(L *lua.LState) int {
 		if n, ok := L.Get(1).(lua.LNumber); ok {
