@@ -63,7 +63,8 @@ type Admin interface {
 	// nobody left knows of is lost: an EventUnclean says so.
 	ForceVoters(ctx context.Context, nodes []NodeID) error
 	// Reset makes this node leave its cluster and be a new one, hard with a new
-	// id. A primary refuses while it holds keys.
+	// id. A primary refuses while it holds keys; what another node holds of slots
+	// that it has no more is dropped. Requests wait meanwhile.
 	Reset(ctx context.Context, hard bool) error
 }
 
@@ -167,20 +168,7 @@ func (a *admin) ForceVoters(ctx context.Context, nodes []NodeID) error {
 	return a.do(ctx, func(s *state, now time.Duration, id uint64) output { return s.forceVoters(now, id, nodes) })
 }
 
-func (a *admin) Reset(ctx context.Context, hard bool) error {
-	n := (*node)(a)
-	return a.do(ctx, func(s *state, now time.Duration, id uint64) output { return s.reset(now, id, hard, n.holdsKeys()) })
-}
-
-// holdsKeys reports whether the store has any key.
-func (n *node) holdsKeys() bool {
-	for slot := range NumSlots {
-		if n.engine.cell(Slot(slot)) != nil && n.engine.keys(Slot(slot)) > 0 {
-			return true
-		}
-	}
-	return false
-}
+func (a *admin) Reset(ctx context.Context, hard bool) error { return (*node)(a).reset(ctx, hard) }
 
 // MoveSlots asks each owner to give its part.
 func (a *admin) MoveSlots(ctx context.Context, slots SlotSet, to NodeID) error {

@@ -463,6 +463,10 @@ func (s *state) onRefused(from *sender, to wanted, m *refusedMsg) {
 		return
 	}
 	switch {
+	case m.Why == refusedKeys && p.invitedAt != never:
+		p.invitedAt = never
+		s.event(Event{Kind: EventRefused, Node: from.ID, Addr: from.Addr, Text: m.Why.String()})
+		s.forgetPeer(p) // it does not come
 	case m.Why == refusedDuplicate:
 		s.event(Event{Kind: EventDuplicate, Node: s.id, Addr: from.Addr})
 	case m.Why == refusedCluster && !s.cluster.IsZero() && !from.Cluster.IsZero() && from.Cluster != s.cluster:

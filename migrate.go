@@ -43,10 +43,11 @@ type jobs struct {
 	n        *node
 	position atomic.Uint64
 
-	mu    sync.Mutex // guards what follows
-	out   map[uint64]*outgoing
-	in    map[uint64]*incoming
-	owned map[Slot]uint64 // move under which a slot was served here last
+	mu      sync.Mutex // guards what follows
+	refuses bool       // whatever is to come: the node is being reset
+	out     map[uint64]*outgoing
+	in      map[uint64]*incoming
+	owned   map[Slot]uint64 // move under which a slot was served here last
 }
 
 func newJobs(n *node) *jobs {
@@ -730,8 +731,8 @@ func (j *jobs) receiveBegin(s *dataServer, b *dataBegin) {
 func (j *jobs) admit(in *incoming) (stale []*incoming) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if len(j.in) >= incomingMax || j.in[in.job] != nil {
-		in.refuse("there are %d hand-overs already, or this one has begun", incomingMax)
+	if j.refuses || len(j.in) >= incomingMax || j.in[in.job] != nil {
+		in.refuse("no hand-over is taken now, there are %d already, or this one has begun", incomingMax)
 		return nil // its sender hears so at its end
 	}
 	for _, old := range j.in {
@@ -795,6 +796,19 @@ func (j *jobs) receive(s *dataServer, p *dataPiece) {
 	}
 }
 
+func (j *jobs) refuseAll(refuse bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.refuses = refuse
+}
+
+// taking reports whether data is coming in, or has come for a move to come.
+func (j *jobs) taking() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return len(j.in) > 0
+}
+
 // refuse refuses the rest of a hand-over.
 func (j *jobs) refuse(s *dataServer, job uint64, err error) {
 	if in := j.incomingOf(s, job); in != nil {
@@ -818,7 +832,7 @@ func (j *jobs) receiveEnd(s *dataServer, d *dataEnd) {
 	in := j.incomingOf(s, d.job)
 	switch {
 	case in == nil:
-		text = fmt.Sprintf("no such hand-over: it has been given up, a later one of its slots has begun, or there are %d already", incomingMax)
+		text = fmt.Sprintf("no such hand-over: it has been given up, a later one of its slots has begun, there are %d already, or the node is being reset", incomingMax)
 	case in.text != "":
 		text = in.text
 	default:

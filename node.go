@@ -125,6 +125,7 @@ type node struct {
 	told        []tell
 	applied     serving
 	holding     *hold   // of the slots that are on hold; nil: none are
+	paused      *gate   // of the slots that are served, while the node is being reset; nil: it is not
 	ended       []*hold // to be ended
 	replies     map[uint64]chan *commandError
 	nextCall    uint64
@@ -253,6 +254,7 @@ func (n *node) start() {
 	}
 	n.engine.sweeper.e, n.engine.sweeper.begin = &n.engine, make(chan struct{})
 	n.engine.setLease(0, never)
+	n.engine.wrote.Store(!n.ownStore) // who knows what is in it
 	n.client = Client{n: n}
 	n.links = newLinks(n, n.ctx)
 	n.data = newDataConns(n)
@@ -289,6 +291,7 @@ func (n *node) run(booted chan struct{}) {
 		timer.Reset(max(0, n.core.wake-n.now()))
 		select {
 		case d := <-n.inbox:
+			n.core.holdsKeys = n.engine.wrote.Load()
 			n.apply(n.core.receive(n.now(), d.from, d.to, d.msg))
 		case call := <-n.calls:
 			n.apply(call(n.core, n.now()))
@@ -300,6 +303,7 @@ func (n *node) run(booted chan struct{}) {
 			}
 		case <-timer.C:
 			n.engine.slept.Store(int64(n.clock.slept() - n.sleptBefore))
+			n.noteKeys()
 			n.apply(n.core.tick(n.now()))
 		case <-n.ctx.Done():
 			n.failReplies()
@@ -497,7 +501,7 @@ func (n *node) reopened(s *serving) *SlotSet {
 func (n *node) startServing(on SlotSet) {
 	if !on.Empty() {
 		n.jobs.served(&on, &n.core.table)
-		n.engine.setGate(&on, openGate)
+		n.engine.setGate(&on, n.openGate())
 	}
 	for _, h := range n.ended {
 		close(h.over) // whoever waited looks again
@@ -552,6 +556,9 @@ func contextOver(err error) error {
 func (n *node) failReplies() {
 	if n.holding != nil {
 		close(n.holding.over)
+	}
+	if n.paused != nil {
+		close(n.paused.hold.over)
 	}
 	for id, c := range n.replies {
 		delete(n.replies, id)

@@ -39,6 +39,7 @@ type engine struct {
 	closed  atomic.Bool
 	cells   [NumSlots / cellPageSlots]atomic.Pointer[cellPage]
 	waiters atomic.Int64
+	wrote   atomic.Bool // something has been written since the run loop last looked; see noteKeys
 	sweeper sweeper
 	watches watches
 	events  func(Event)
@@ -421,6 +422,9 @@ func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, tx *Tx, r *Req
 	tx.begin(ctx, e, slot, r)
 	err = e.run(tx, r, f)
 	if err == nil && len(tx.ops) > 0 {
+		if !e.wrote.Load() {
+			e.wrote.Store(true)
+		}
 		if err = e.store.Apply(uint16(slot), tx.ops); err == nil {
 			ran = true
 			e.sweeper.noteExpiry(tx.ops)
