@@ -45,7 +45,7 @@ func aclCat(c *Conn, args [][]byte) error {
 	if len(args) == 3 {
 		want := strings.ToLower(string(args[2]))
 		if !slices.Contains(names, want) {
-			return Error(fmt.Sprintf("ERR Unknown category '%s'", cText(args[2])))
+			return Error(fmt.Sprintf("ERR Unknown category '%s'", cut(args[2], 128)))
 		}
 		names = c.server.table.inCategory(want)
 	}

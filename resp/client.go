@@ -269,7 +269,7 @@ func (c *Conn) subscribed() (channels, patterns, sharded int) {
 // killFilter says which connections to close: those that all of it fits.
 type killFilter struct {
 	id          int64
-	addr, laddr string
+	addr, laddr *string
 	kind        *clientType
 	user        string
 	keepSelf    bool
@@ -278,13 +278,14 @@ type killFilter struct {
 func parseKill(args [][]byte) (f killFilter, err error) {
 	f.keepSelf = true
 	if len(args) == 3 {
-		return killFilter{addr: string(args[2])}, nil
+		addr := string(args[2])
+		return killFilter{addr: &addr}, nil
 	}
 	for i := 2; i < len(args); i += 2 {
 		if i+1 == len(args) {
 			return f, errSyntax
 		}
-		value := args[i+1]
+		value, text := args[i+1], string(args[i+1])
 		switch {
 		case equalFold(args[i], "id"):
 			id, ok := parseInt(value)
@@ -293,9 +294,9 @@ func parseKill(args [][]byte) (f killFilter, err error) {
 			}
 			f.id = id
 		case equalFold(args[i], "addr"):
-			f.addr = string(value)
+			f.addr = &text
 		case equalFold(args[i], "laddr"):
-			f.laddr = string(value)
+			f.laddr = &text
 		case equalFold(args[i], "type"):
 			kind, err := parseClientType(value)
 			if err != nil {
@@ -320,8 +321,8 @@ func parseKill(args [][]byte) (f killFilter, err error) {
 func (f *killFilter) fits(c *Conn) bool {
 	switch {
 	case f.id != 0 && f.id != c.id,
-		f.addr != "" && f.addr != c.net.RemoteAddr().String(),
-		f.laddr != "" && f.laddr != c.net.LocalAddr().String(),
+		f.addr != nil && *f.addr != c.net.RemoteAddr().String(),
+		f.laddr != nil && *f.laddr != c.net.LocalAddr().String(),
 		f.kind != nil && !f.kind.has(c):
 		return false
 	}

@@ -157,62 +157,42 @@ func samePassword(given []byte, want string) bool {
 	return subtle.ConstantTimeCompare(a[:], b[:]) == 1
 }
 
-// helloOptions are what HELLO has been given.
-type helloOptions struct {
-	proto          int
-	user, password []byte
-	name           *string
-}
-
-func parseHello(c *Conn, args [][]byte) (o helloOptions, err error) {
-	o.proto = int(c.proto.Load())
-	if len(args) == 1 {
-		return o, nil
+// hello obeys its options one after the other, so that those before a wrong one
+// have been obeyed.
+func hello(c *Conn, args [][]byte) error {
+	proto := int(c.proto.Load())
+	if len(args) > 1 {
+		version, ok := parseInt(args[1])
+		switch {
+		case !ok:
+			return Error("ERR Protocol version is not an integer or out of range")
+		case version < 2 || version > 3:
+			return Error("NOPROTO unsupported protocol version")
+		}
+		proto = int(version)
 	}
-	version, ok := parseInt(args[1])
-	switch {
-	case !ok:
-		return o, Error("ERR Protocol version is not an integer or out of range")
-	case version < 2 || version > 3:
-		return o, Error("NOPROTO unsupported protocol version")
-	}
-	o.proto = int(version)
 	for i := 2; i < len(args); i++ {
 		switch rest := len(args) - i - 1; {
 		case equalFold(args[i], "auth") && rest >= 2:
-			o.user, o.password = args[i+1], args[i+2]
+			if err := c.logIn(args[i+1], args[i+2]); err != nil {
+				return err
+			}
 			i += 2
 		case equalFold(args[i], "setname") && rest >= 1:
 			name := string(args[i+1])
 			if !validName(name) {
-				return o, errClientName
+				return errClientName
 			}
-			o.name = &name
+			c.setName(name)
 			i++
 		default:
-			return o, Error(fmt.Sprintf("ERR Syntax error in HELLO option '%s'", cText(args[i])))
-		}
-	}
-	return o, nil
-}
-
-func hello(c *Conn, args [][]byte) error {
-	o, err := parseHello(c, args)
-	if err != nil {
-		return err
-	}
-	if o.user != nil {
-		if err := c.logIn(o.user, o.password); err != nil {
-			return err
+			return Error(fmt.Sprintf("ERR Syntax error in HELLO option '%s'", cText(args[i])))
 		}
 	}
 	if !c.authed {
 		return Error("NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time")
 	}
-	if o.name != nil {
-		c.setName(*o.name)
-	}
-	c.setProto(o.proto)
+	c.setProto(proto)
 	r := &c.reply
 	r.Map(7)
 	r.BulkString("server")
@@ -220,7 +200,7 @@ func hello(c *Conn, args [][]byte) error {
 	r.BulkString("version")
 	r.BulkString(Version)
 	r.BulkString("proto")
-	r.Int(int64(o.proto))
+	r.Int(int64(proto))
 	r.BulkString("id")
 	r.Int(c.id)
 	r.BulkString("mode")

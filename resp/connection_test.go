@@ -25,6 +25,7 @@ func TestConnectionCommands(t *testing.T) {
 		{"CLIENT NO-TOUCH on", "OK"},
 		{"READONLY", "OK"},
 		{"READWRITE", "OK"},
+		{"HELLO 3 AUTH nobody x SETNAME", "WRONGPASS invalid username-password pair or user is disabled."}, // one after the other
 		{"HELLO 3 SETNAME you", "[server redis version 7.0.15 proto 3 id 1 mode cluster role master modules []]"},
 		{"CLIENT GETNAME", "you"},
 		{"HELLO 2", "[server redis version 7.0.15 proto 2 id 1 mode cluster role master modules []]"},
@@ -82,6 +83,8 @@ func TestClientKillEndsConnections(t *testing.T) {
 	require.True(t, a.closed())
 	require.Equal(t, "OK", b.do("CLIENT", "KILL", c.nc.LocalAddr().String()))
 	require.True(t, c.closed())
+	require.Equal(t, "0", b.do("CLIENT", "KILL", "ADDR", ""))
+	require.Equal(t, "ERR No such client", b.do("CLIENT", "KILL", ""))
 	require.Equal(t, "0", b.do("CLIENT KILL TYPE normal"))
 	require.Equal(t, "1", b.do("CLIENT KILL TYPE normal SKIPME no"), "it hears how many before it goes")
 	require.True(t, b.closed())

@@ -50,6 +50,7 @@ func TestScript(t *testing.T) {
 		{"return redis.call('object','nosuch')", "0", "ERR Unknown Redis command called from script script: SHA, on @user_script:1."},
 		{"return redis.breakpoint()", "0", "(nil)"},
 		{`return {err='a\r\nb'}`, "0", "a  b"},
+		{"return redis.call('echo', -0) .. redis.call('echo', 1e15) .. redis.call('echo', 0.1)", "0", "-010000000000000000.10000000000000001"},
 		{"math.randomseed(1) return {math.random(100), math.random(100)}", "0", "[5 46]"},
 		{"math.randomseed(7) return {math.random(1000), math.random(5, 10), math.random(2)}", "0", "[267 9 1]"},
 		{"return math.random(0)", "0", "ERR user_script:1: bad argument #1 to 'random' (interval is empty) script: SHA, on @user_script:1."},

@@ -54,6 +54,7 @@ func newInterpreter() *interpreter {
 	g.RawSetString("bit", newBit(L))
 	g.RawSetString("struct", newStruct(L))
 	g.RawSetString("redis", vm.newRedis())
+	vm.boundConcat()
 	vm.guardRaw()
 	vm.seal()
 	vm.handler = L.NewFunction(vm.onError)
@@ -118,6 +119,27 @@ func (vm *interpreter) guardRaw() {
 	table := L.G.Global.RawGetString(lua.TabLibName).(*lua.LTable)
 	guard(table, "insert")
 	guard(table, "remove")
+}
+
+// boundConcat bounds what table.concat makes of a table that has one long text
+// many times.
+func (vm *interpreter) boundConcat() {
+	table := vm.state.G.Global.RawGetString(lua.TabLibName).(*lua.LTable)
+	concat := table.RawGetString("concat").(*lua.LFunction).GFunction
+	table.RawSetString("concat", vm.state.NewFunction(func(L *lua.LState) int {
+		t, between := L.CheckTable(1), len(L.OptString(2, ""))
+		total := 0
+		for i, last := L.OptInt(3, 1), L.OptInt(4, t.Len()); i <= last; i++ {
+			item := t.RawGetInt(i)
+			if !lua.LVCanConvToString(item) {
+				break // which concat says
+			}
+			if total += between + len(lua.LVAsString(item)); total > luaStringMax {
+				L.RaiseError("resulting string too large")
+			}
+		}
+		return concat(L)
+	}))
 }
 
 // openString bounds what one call can make of nothing, and has numbers printed as
@@ -405,7 +427,7 @@ func (vm *interpreter) callFailed(L *lua.LState, raise bool, text string) int {
 // luaNumberText is how a number travels as an argument: whole ones without a
 // fraction.
 func luaNumberText(f float64) string {
-	if f == math.Trunc(f) && math.Abs(f) < 1e17 {
+	if f == math.Trunc(f) && math.Abs(f) < 1e17 && (f != 0 || !math.Signbit(f)) {
 		return strconv.FormatInt(int64(f), 10)
 	}
 	return formatG(f, 17)
@@ -450,12 +472,16 @@ func (r *scriptRun) command(args [][]byte) ([]byte, error) {
 	c.trackArgs(command, args)
 	var reply Reply
 	reply.setProto(r.proto)
+	reply.bound(c.server.cfg.Limits.Output)
 	call := Call{Tx: r.tx, Args: args, Reply: &reply, command: command, conn: c}
 	if err := command.Run(&call); err != nil {
 		return nil, err
 	}
 	if call.wait != nil {
 		call.wait.refuse(&reply)
+	}
+	if reply.over() {
+		return nil, Error("ERR the reply of a command is too large for a script")
 	}
 	return reply.bytes(), nil
 }
