@@ -139,7 +139,7 @@ func TestWhoMaySpeakToWhom(t *testing.T) {
 		{"formed, answer of an unformed tombstone to MEET", alone, none, asTombstone, answer, true, invited},
 
 		// Of one cluster.
-		{"formed, frame of a member", alone, same, asMember, beat, true, "silence"},
+		{"formed, frame of a member", alone, same, asMember, beat, true, "DIGEST"},
 		{"formed, frame of a member not known yet: asked who it is", alone, same, unknown, beat, false, "DIGEST"},
 		{"formed, frame of a member under another key", alone, same, underOtherKey, beat, false, "DIGEST"},
 		{"formed, vote of a member not known yet", alone, same, unknown, vote, false, "silence"},
@@ -158,13 +158,13 @@ func TestWhoMaySpeakToWhom(t *testing.T) {
 		// A forgotten node takes nobody.
 		{"forgotten, MEET of an unformed", gone, none, unknown, meet, false, "silence"},
 		{"forgotten, SEED of an unformed", gone, none, unknown, seed, false, "silence"},
-		{"forgotten, frame of a member", gone, same, asMember, beat, true, "silence"},
+		{"forgotten, frame of a member", gone, same, asMember, beat, true, "DIGEST"},
 
 		// Unformed nodes that meet form one group.
 		{"unformed, MEET of an unformed", unformed, none, unknown, meet, true, welcomed},
 		{"unformed, SEED of an unformed", unformed, none, unknown, seed, true, welcomed},
 		{"unformed, answer of an unformed to MEET", unformed, none, unknown, answer, true, "UPDATE 1 peers"},
-		{"unformed, frame of an unformed that names it", unformed, none, unknown, beat, true, "UPDATE 1 peers"},
+		{"unformed, frame of an unformed that names it", unformed, none, unknown, beat, true, "DIGEST, UPDATE 1 peers"},
 		{"unformed, frame of an unformed tombstone", unformed, none, asTombstone, beat, false, "silence"},
 		{"unformed, SEED of an unformed tombstone", unformed, none, asTombstone, seed, false, "silence"},
 		{"unformed, MEET of an unformed tombstone", unformed, none, asTombstone, meet, true, welcomed},
@@ -177,7 +177,7 @@ func TestWhoMaySpeakToWhom(t *testing.T) {
 		// A former changes nothing and joins nothing.
 		{"holding START, MEET of an unformed", holding, none, unknown, meet, false, "REFUSED it is forming another cluster"},
 		{"holding START, SEED of an unformed", holding, none, unknown, seed, false, "REFUSED it is forming another cluster"},
-		{"holding START, frame of a member", holding, none, asMember, beat, true, "silence"},
+		{"holding START, frame of a member", holding, none, asMember, beat, true, "DIGEST"},
 
 		// What a formed node says to an unformed one.
 		{"unformed, MEET of a formed: says who it is", unformed, other, unknown, meet, false, "UPDATE 1 peers"},
