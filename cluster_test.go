@@ -188,6 +188,10 @@ func TestANodeThatRestartsIsTheSameOne(t *testing.T) {
 
 		key := keyAt(nodes[0])
 		nodes[0].Close()
+		deaf := config(0)
+		deaf.Addr, deaf.Seeds, deaf.Primaries = "", nil, 0
+		_, err = slotmesh.Start(t.Context(), deaf)
+		require.ErrorContains(t, err, `Config.Addr is "", expected an address to listen at: the node in `+deaf.Dir+" has 2 other members")
 		n, err := slotmesh.Start(t.Context(), config(0))
 		require.NoError(t, err)
 		nodes[0] = n

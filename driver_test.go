@@ -3,7 +3,9 @@ package slotmesh
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/slotmesh/slotmesh/transport"
@@ -77,7 +79,7 @@ func slotOf(key string) SlotSet { return oneSlotSet(KeySlot(key)) }
 // until waits for a condition, as time goes by.
 func until(t *testing.T, within time.Duration, what string, cond func() bool) {
 	t.Helper()
-	for end := time.Now().Add(within); !cond(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(within); !cond(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("not within %v: %s", within, what)
 		}
@@ -94,4 +96,35 @@ func ask[T any](t *testing.T, n *node, f func(s *state) T) T {
 		return s.end()
 	}))
 	return <-answer
+}
+
+// What a node says of itself is true without anybody asking for it.
+func TestAStatusIsNeverOld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFaults(t)
+		nodes := formNodes(t, f, 3, Config{})
+		require.NoError(t, nodes[1].Admin().Reset(t.Context(), false)) // it comes back by its seeds
+		for _, n := range nodes {
+			until(t, 10*driverNT, "its status", func() bool {
+				s := n.Status()
+				return s.Members == 3 && len(s.Voters) == 3 && strings.Contains(s.Unready, "slots have no owner")
+			})
+		}
+		own := nodes[0].Table()
+		var free SlotSet
+		for slot := range Slot(NumSlots) {
+			if _, ok := own.Owner(slot); !ok {
+				free.Add(slot)
+			}
+		}
+		require.NoError(t, nodes[1].Admin().AddSlots(t.Context(), free))
+		for _, n := range nodes {
+			until(t, driverNT, "its status", func() bool { return n.Status().Ready })
+			isReady(t, n)
+		}
+		f.Partition([]string{"a"}, []string{"b", "c"})
+		until(t, driverNT, "its status", func() bool { return !nodes[0].Status().Ready && !nodes[0].Status().OK })
+		f.Heal()
+		until(t, 2*driverNT, "its status", func() bool { return nodes[0].Status().Ready })
+	})
 }

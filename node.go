@@ -206,7 +206,22 @@ func (n *node) open() error {
 		return fmt.Errorf("%w (in %s)", err, n.cfg.Dir)
 	}
 	n.core = core
-	return nil
+	return n.checkCompany()
+}
+
+// checkCompany refuses a node without a port whose Dir says that it has company:
+// nobody would reach it.
+func (n *node) checkCompany() error {
+	others := 0
+	for _, p := range n.core.peers.ordered {
+		if p != n.core.self && p.State != forgotten {
+			others++
+		}
+	}
+	if n.cfg.Addr != "" || others == 0 {
+		return nil
+	}
+	return fmt.Errorf("slotmesh: Config.Addr is \"\", expected an address to listen at: the node in %s has %d other members in its cluster", n.cfg.Dir, others)
 }
 
 func (n *node) listen() error {
@@ -305,6 +320,7 @@ func (n *node) run(booted chan struct{}) {
 			n.engine.slept.Store(int64(n.clock.slept() - n.sleptBefore))
 			n.noteKeys()
 			n.apply(n.core.tick(n.now()))
+			n.refreshView()
 		case <-n.ctx.Done():
 			n.failReplies()
 			return
@@ -372,6 +388,17 @@ func (n *node) apply(out output) {
 		id := n.core.id
 		n.id.Store(&id)
 		n.changed.notify()
+	}
+}
+
+// refreshView publishes what time alone has changed, or a heartbeat: who is
+// heard, who votes.
+func (n *node) refreshView() {
+	v := n.engine.view.Load()
+	ok, reason := n.core.clusterState()
+	if ok != v.ok || reason != v.reason || n.core.unready() != v.unready || n.core.majorityHeard() != v.heard {
+		n.core.viewDirty = true
+		n.apply(output{})
 	}
 }
 
@@ -652,11 +679,8 @@ func (n *node) Ready(ctx context.Context) error {
 		case <-changed:
 		case <-ctx.Done():
 			return fmt.Errorf("slotmesh: node %s is not ready: %s: %w", n.ID().short(), v.unready, ctx.Err())
-		case <-n.closed:
+		case <-n.ctx.Done():
 			return ErrClosed
-		case <-time.After(n.cfg.NodeTimeout / 20):
-			// Time alone may make it ready.
-			_ = n.post(ctx, func(s *state, now time.Duration) output { s.viewDirty = true; s.begin(now); return s.end() })
 		}
 	}
 }
