@@ -128,6 +128,7 @@ type node struct {
 	paused      *gate   // of the slots that are served, while the node is being reset; nil: it is not
 	ended       []*hold // to be ended
 	replies     map[uint64]chan *commandError
+	answers     []func() // of commands, to be given
 	nextCall    uint64
 	sleptBefore time.Duration // what the machine had slept when the node started
 
@@ -389,6 +390,10 @@ func (n *node) apply(out output) {
 		n.id.Store(&id)
 		n.changed.notify()
 	}
+	for _, answer := range n.answers {
+		answer() // whoever gave the command finds it done in the table
+	}
+	n.answers = n.answers[:0]
 }
 
 // refreshView publishes what time alone has changed, or a heartbeat: who is
@@ -439,7 +444,7 @@ func (n *node) tell(what any) {
 	case replyTell:
 		if c := n.replies[t.id]; c != nil {
 			delete(n.replies, t.id)
-			c <- t.err
+			n.answers = append(n.answers, func() { c <- t.err })
 		}
 	case identityTell:
 		n.links.renew()
