@@ -88,6 +88,7 @@ func newConn(s *Server, nc net.Conn, id int64) *Conn {
 	c.reader = newReader(c.socket, s.cfg.Limits, c.authed)
 	c.session = s.node.Session()
 	c.setProto(2)
+	c.reply.bound(s.cfg.Limits.Output)
 	c.run = func(tx *slotmesh.Tx) error {
 		c.call.Tx = tx
 		c.track(c.call.command, c.request.Keys)
@@ -135,11 +136,19 @@ func (c *Conn) serve() {
 			return
 		}
 		c.handle(args)
-		if c.reply.size() >= flushAt && c.flush() != nil {
+		if c.reply.size() >= c.flushSize() && c.flush() != nil {
 			return
 		}
 	}
 	c.flush()
+}
+
+// flushSize is how many bytes of replies are held while more commands are there.
+func (c *Conn) flushSize() int {
+	if c.authed {
+		return flushAt
+	}
+	return min(flushAt, c.server.cfg.Limits.PreAuthOutput)
 }
 
 // refuse tells the client what is wrong with its bytes.
@@ -218,6 +227,11 @@ func (c *Conn) handle(args [][]byte) {
 		c.fail(err)
 	}
 	c.mute(c.began)
+	if c.reply.over() {
+		c.server.log.Warn("a client is disconnected: it asks for more than may be held for it", "client", c.net.RemoteAddr(), "bytes", c.server.cfg.Limits.Output)
+		c.reply.clear()
+		c.quit = true
+	}
 	if command != nil {
 		c.ranTracked(command)
 	}

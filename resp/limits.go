@@ -37,8 +37,10 @@ type Limits struct {
 	// the network. Default 16 MiB.
 	Pipeline int
 
-	// Output is the number of bytes of replies that wait for a client. One that
-	// does not read them is disconnected at the bound. Default four times Bulk.
+	// Output is the number of bytes of replies that are held for a client, those
+	// of one command or of an EXEC: before the next one runs they are written. A
+	// client that asks for more is disconnected without a reply, as at Redis's
+	// client-output-buffer-limit. Default four times Bulk.
 	Output int
 
 	// Push is the number of bytes of messages and invalidations that wait for a

@@ -1,6 +1,7 @@
 package resp
 
 import (
+	"errors"
 	"sync/atomic"
 
 	"github.com/slotmesh/slotmesh"
@@ -200,12 +201,11 @@ func exec(c *Conn, args [][]byte) error {
 	}
 	end := partEnd(t.queue, 0)
 	replies := make([][]byte, len(t.queue))
-	switch err := c.execKeyed(&t, t.queue[:end], replies); err {
-	case nil:
-	case errDirty:
+	switch err := c.execKeyed(&t, t.queue[:end], replies); {
+	case errors.Is(err, errDirty):
 		c.reply.NullArray()
 		return nil
-	default:
+	case err != nil:
 		return err
 	}
 	t.dirty, t.present = nil, nil // the first part has changed what was watched
@@ -304,10 +304,16 @@ func (c *Conn) execKeyed(t *transaction, part []queued, replies [][]byte) error 
 		if t.dirty != nil && (t.dirty.Load() || expired(tx, t.present)) {
 			return errDirty
 		}
+		left := c.server.cfg.Limits.Output
 		for i, q := range part {
 			if q.keyed {
 				c.trackArgs(q.command, q.args)
-				replies[i] = c.runIn(tx, q.command, q.args)
+				reply, err := c.runIn(tx, q.command, q.args, left)
+				if err != nil {
+					return err
+				}
+				replies[i] = reply
+				left -= len(reply)
 			}
 		}
 		return nil
@@ -328,13 +334,18 @@ func expired(tx *slotmesh.Tx, present []string) bool {
 }
 
 // runIn runs a command inside a Tx that others share, and returns its reply. Its
-// error is a reply like any other: what ran before it stays.
-func (c *Conn) runIn(tx *slotmesh.Tx, command *Command, args [][]byte) []byte {
+// error is a reply like any other: what ran before it stays. A script that is
+// stopped is the end of them all, for none of it may have happened.
+func (c *Conn) runIn(tx *slotmesh.Tx, command *Command, args [][]byte, most int) ([]byte, error) {
 	var reply Reply
+	reply.bound(most)
 	reply.setProto(c.reply.Proto())
 	call := Call{Tx: tx, Args: args, Reply: &reply, command: command, conn: c}
 	err := command.Run(&call)
+	var stopped *stoppedScript
 	switch {
+	case errors.As(err, &stopped):
+		return nil, err
 	case err != nil:
 		reply.clear()
 		text := c.server.errorText(err)
@@ -343,5 +354,8 @@ func (c *Conn) runIn(tx *slotmesh.Tx, command *Command, args [][]byte) []byte {
 	case call.wait != nil:
 		call.wait.refuse(&reply) // nobody waits in a transaction
 	}
-	return reply.bytes()
+	if reply.over() {
+		c.reply.giveUp()
+	}
+	return reply.bytes(), nil
 }

@@ -60,12 +60,21 @@ func (r *Reply) reset(proto int) {
 
 func (r *Reply) setProto(proto int) { r.w.proto = proto }
 
+// bound sets the number of bytes that may be written.
+func (r *Reply) bound(n int) { r.w.limit = max(1, n) }
+
+// giveUp makes it as if more was to be written than may be.
+func (r *Reply) giveUp() { r.w.over = true }
+
+// over reports whether more was to be written than may be.
+func (r *Reply) over() bool { return r.w.over }
+
 // clear forgets what was written, and keeps the buffer unless it is large.
 func (r *Reply) clear() {
 	if cap(r.w.buf) > replyKeep {
 		r.w.buf = nil
 	}
-	r.w.buf = r.w.buf[:0]
+	r.w.buf, r.w.over = r.w.buf[:0], false
 }
 
 const replyKeep = 1 << 20 // bytes of a buffer that are kept for the next replies
@@ -77,7 +86,11 @@ func (r *Reply) size() int { return len(r.w.buf) }
 func (r *Reply) truncate(n int) { r.w.buf = r.w.buf[:n] }
 
 // raw adds replies that are written already.
-func (r *Reply) raw(b []byte) { r.w.buf = append(r.w.buf, b...) }
+func (r *Reply) raw(b []byte) {
+	if r.w.fits(len(b)) {
+		r.w.buf = append(r.w.buf, b...)
+	}
+}
 
 // bytes is what was written. It is valid until more is.
 func (r *Reply) bytes() []byte { return r.w.buf }

@@ -67,8 +67,11 @@ type jsonEncoder struct {
 }
 
 func (e *jsonEncoder) value(v lua.LValue, depth int) error {
-	if depth > jsonNested {
+	switch {
+	case depth > jsonNested:
 		return libError("Cannot serialise, excessive depth (%d)", depth)
+	case e.out.Len() > luaStringMax: // a few tables within each other may be endless to write
+		return libError("Cannot serialise: resulting string too large")
 	}
 	switch v := v.(type) {
 	case lua.LString:
@@ -154,8 +157,15 @@ func (e *jsonEncoder) table(t *lua.LTable, depth int) error {
 // bytes go as they are.
 func (e *jsonEncoder) text(s string) {
 	e.out.WriteByte('"')
+	plain := 0 // where the bytes begin that go as they are
 	for i := range len(s) {
-		switch b := s[i]; {
+		b := s[i]
+		if b >= 0x20 && b != '"' && b != '\\' && b != '/' && b != 0x7f {
+			continue
+		}
+		e.out.WriteString(s[plain:i])
+		plain = i + 1
+		switch {
 		case b == '"' || b == '\\' || b == '/':
 			e.out.WriteByte('\\')
 			e.out.WriteByte(b)
@@ -169,12 +179,11 @@ func (e *jsonEncoder) text(s string) {
 			e.out.WriteString(`\f`)
 		case b == '\r':
 			e.out.WriteString(`\r`)
-		case b < 0x20 || b == 0x7f:
-			fmt.Fprintf(&e.out, `\u%04x`, b)
 		default:
-			e.out.WriteByte(b)
+			fmt.Fprintf(&e.out, `\u%04x`, b)
 		}
 	}
+	e.out.WriteString(s[plain:])
 	e.out.WriteByte('"')
 }
 

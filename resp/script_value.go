@@ -51,6 +51,9 @@ func trimZeros(b []byte) []byte {
 // writeLua puts the value of a script as a reply. proto is what the script has
 // chosen with redis.setresp: only from 3 on, true and false are booleans.
 func writeLua(r *Reply, v lua.LValue, proto, depth int) {
+	if r.over() {
+		return // a few tables within each other may be endless to write
+	}
 	if depth > luaReplyNested {
 		r.Error("ERR reached lua stack limit")
 		return

@@ -14,6 +14,18 @@ import (
 type writer struct {
 	buf   []byte
 	proto int // 3, or else RESP2
+	limit int // bytes that buf may have; 0: any number
+
+	over bool // something has been left out for the limit: buf is no reply any more
+}
+
+// fits reports whether n bytes more may be written. From the first that may not
+// on, nothing large is.
+func (w *writer) fits(n int) bool {
+	if w.limit > 0 && len(w.buf)+n > w.limit {
+		w.over = true
+	}
+	return !w.over
 }
 
 // simple is a status, as "OK". A line ends the reply: line breaks in s become
@@ -29,6 +41,9 @@ func (w *writer) errorf(format string, args ...any) { w.err(fmt.Sprintf(format, 
 
 // bulk is a string of any bytes. nil is the empty string; null is another reply.
 func (w *writer) bulk(b []byte) {
+	if !w.fits(len(b)) {
+		return
+	}
 	w.header('$', len(b))
 	w.buf = append(w.buf, b...)
 	w.endLine()
@@ -36,6 +51,9 @@ func (w *writer) bulk(b []byte) {
 
 // bulkString is bulk for a string.
 func (w *writer) bulkString(s string) {
+	if !w.fits(len(s)) {
+		return
+	}
 	w.header('$', len(s))
 	w.buf = append(w.buf, s...)
 	w.endLine()
@@ -61,6 +79,9 @@ func (w *writer) nullArray() {
 
 // integer is a whole number.
 func (w *writer) integer(n int64) {
+	if !w.fits(0) {
+		return
+	}
 	w.buf = append(w.buf, ':')
 	w.buf = strconv.AppendInt(w.buf, n, 10)
 	w.endLine()
@@ -155,6 +176,9 @@ func (w *writer) aggregate(sign byte, n int) {
 
 // header is a line of a sign and a length.
 func (w *writer) header(sign byte, n int) {
+	if !w.fits(0) {
+		return
+	}
 	w.buf = append(w.buf, sign)
 	w.buf = strconv.AppendInt(w.buf, int64(n), 10)
 	w.endLine()
