@@ -19,7 +19,9 @@ import (
 // Its methods may be called from any goroutine. Values that it returns must not
 // be changed; values that are handed to it must not be changed afterwards.
 //
-// A context without a deadline gives a call 10 NodeTimeouts.
+// A context without a deadline gives a call 10 NodeTimeouts. A call of a slot
+// that is served in process waits for the commands of that slot that run before
+// it, also beyond its context: they are short.
 type Client struct {
 	n     *node
 	stats clientStats

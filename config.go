@@ -41,7 +41,8 @@ type Config struct {
 	AdvertiseAddr string
 
 	// ClientAddr is the address that redirects name for this node, where a front
-	// of its own serves clients. "" is none: redirects then name the bus.
+	// of its own serves clients: that of package resp, with a host that clients
+	// reach. "" is none: redirects then name the bus, where no client is served.
 	ClientAddr string
 
 	// Transport carries the bus. nil is TCP in the clear.
@@ -60,17 +61,21 @@ type Config struct {
 	// Primaries is the number of nodes that form a cluster by themselves: give
 	// the same Seeds and Primaries to as many nodes, start them in any order, and
 	// they form exactly one cluster, with equal shares of the slots. 0 forms
-	// none.
+	// none, 1000 are the most.
 	Primaries int
 
 	// Join starts a node without slots, to be met by a cluster (by its Seeds, or
-	// by Admin.Meet) or to be given slots with Admin.AddSlots. Without Join, Seeds
-	// and Primaries a new node owns every slot.
+	// by Admin.Meet) or to be given slots with Admin.AddSlots. Seeds without
+	// Primaries do the same. Without Join, Seeds and Primaries a new node owns
+	// every slot.
 	Join bool
 
 	// Dir is the folder in which the node keeps who it is, what it knows of the
-	// cluster and what it has promised. One node uses it at a time. "" keeps
-	// nothing: each start is a new node, and what it has stored is gone with it.
+	// cluster and what it has promised; keys are in the Store and not here. One
+	// node uses it at a time. A process that starts again with its Dir is the same
+	// node: it serves its slots again, empty where the store was in memory. ""
+	// keeps nothing: each start is a new node, and in a cluster the slots of the
+	// one before wait for an operator (Admin.SetSlots).
 	Dir string
 
 	// Host is a label of what fails together: nodes of one label have one vote.
@@ -93,7 +98,9 @@ type Config struct {
 	// store that it made, and leaves one that it was given open.
 	Store Store
 
-	// Commands is the application's own code that runs at the primary of a slot.
+	// Commands is the application's own code that runs at the primary of a slot,
+	// called with Client.Do. All nodes of a cluster should have the same: the one
+	// that calls asks the command which arguments are keys, the primary runs it.
 	Commands []Command
 
 	// MaxKey bounds the bytes of a key, default 64 KiB, at most 1 MiB.

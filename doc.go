@@ -35,9 +35,28 @@
 // the same Seeds and Primaries form one by themselves, started in any order.
 // Nodes that Join have no slots until they get some: [Admin] has MoveSlots, with
 // the data and while they are used, and the commands that operators of Redis
-// Cluster know. Whole clusters fit into a test: give their nodes one
-// transport.NewMemory, and run them in a testing/synctest bubble if time is not
-// to pass.
+// Cluster know. A node with a Dir is the same node after a restart; one without
+// is another, and the slots of the former wait for an operator.
+//
+// Whole clusters fit into a test: give their nodes one transport.NewMemory, and
+// run them in a testing/synctest bubble if time is not to pass. transport.Faults
+// breaks the network between them:
+//
+//	synctest.Test(t, func(t *testing.T) {
+//		faults := transport.NewFaults(transport.NewMemory(), 1)
+//		defer faults.Close()
+//		seeds := []string{"a", "b", "c"}
+//		for _, addr := range seeds {
+//			node, err := slotmesh.Start(t.Context(), slotmesh.Config{
+//				Addr: addr, Transport: faults.Node(addr), Seeds: seeds, Primaries: 3,
+//			})
+//			if err != nil { ... }
+//			defer node.Close()
+//		}
+//		...
+//		faults.Partition([]string{"a"}, []string{"b", "c"}) // a serves no more, once its lease has ended
+//		faults.Heal()
+//	})
 //
 // # What is not guaranteed
 //

@@ -22,7 +22,8 @@ var (
 	ErrInTx = errors.New("slotmesh: call from inside a command")
 	// ErrTooLarge: a key, value, reply or command is over its limit.
 	ErrTooLarge = errors.New("slotmesh: too large")
-	// ErrUnknownCommand: the primary of the slot has no command of this name.
+	// ErrUnknownCommand: the node that calls, or the primary of the slot, has no
+	// command of this name.
 	ErrUnknownCommand = errors.New("slotmesh: unknown command")
 	// ErrReadOnly: a command that says it only reads has tried to write.
 	ErrReadOnly = errors.New("slotmesh: write in a read-only command")

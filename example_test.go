@@ -2,6 +2,7 @@ package slotmesh_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"strconv"
@@ -115,5 +116,113 @@ func ExampleOpError() {
 	defer node.Close()
 	err = node.Client().Set(ctx, "a key that is too long", nil)
 	fmt.Println(err)
-	// Output: slotmesh: set, slot 907: slotmesh: too large: key of 22 bytes, expected at most 8 (not executed)
+	var op *slotmesh.OpError
+	if errors.As(err, &op) && op.Outcome == slotmesh.Unknown {
+		fmt.Println("whoever repeats it may do it twice")
+	}
+	fmt.Println(errors.Is(err, slotmesh.ErrTooLarge))
+	// Output:
+	// slotmesh: set, slot 907: slotmesh: too large: key of 22 bytes, expected at most 8 (not executed)
+	// true
+}
+
+// A second node joins a node that was alone, and is given half of the slots
+// while they are used. Their keys go with them.
+func ExampleAdmin_moveSlots() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	network := transport.NewMemory()
+	first, err := slotmesh.Start(ctx, slotmesh.Config{Addr: "first", Transport: network, NodeTimeout: time.Second})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer first.Close()
+	if err := first.Client().Set(ctx, "user:1000", []byte("alice")); err != nil {
+		log.Fatal(err)
+	}
+	second, err := slotmesh.Start(ctx, slotmesh.Config{
+		Addr: "second", Transport: network, Join: true, Seeds: []string{"first"}, NodeTimeout: time.Second,
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer second.Close()
+	if err := second.Ready(ctx); err != nil {
+		log.Fatal(err)
+	}
+	half, err := slotmesh.ParseSlotSet("0-8191")
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := first.Admin().MoveSlots(ctx, half, second.ID()); err != nil {
+		log.Fatal(err)
+	}
+	for slots, owner := range first.Table().All() {
+		fmt.Println(slots, owner.Addr)
+	}
+	keys, err := second.CountKeys(slotmesh.KeySlot("user:1000"))
+	fmt.Println(keys, err)
+	name, err := first.Client().Get(ctx, "user:1000")
+	fmt.Println(string(name), err)
+	// Output:
+	// 0-8191 second
+	// 8192-16383 first
+	// 1 <nil>
+	// alice <nil>
+}
+
+// A Watch hears of changes at the node that serves the key. Its function holds
+// the lock of the slot, so it hands on what it hears and reads nothing itself.
+func ExampleWatch() {
+	ctx := context.Background()
+	node, err := slotmesh.Start(ctx, slotmesh.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer node.Close()
+	changed := make(chan string, 16)
+	watch := node.Watch(func(key string, gone bool) {
+		select {
+		case changed <- key:
+		default: // behind: whoever needs every change counts what it misses
+		}
+	})
+	defer watch.Close()
+	watch.Add("user:1000")
+	for _, key := range []string{"user:999", "user:1000"} {
+		if err := node.Client().Set(ctx, key, []byte("alice")); err != nil {
+			log.Fatal(err)
+		}
+	}
+	fmt.Println(<-changed)
+	// Output: user:1000
+}
+
+// What one node publishes, every node of the cluster hears.
+func ExampleNode_subscribe() {
+	ctx := context.Background()
+	node, err := slotmesh.Start(ctx, slotmesh.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer node.Close()
+	messages := make(chan string, 16)
+	stop := node.Subscribe(func(channel string, payload []byte) (receivers int) {
+		if channel != "news" {
+			return 0
+		}
+		select {
+		case messages <- string(payload):
+			return 1
+		default:
+			return 0
+		}
+	})
+	defer stop()
+	receivers, err := node.Publish(ctx, "news", []byte("hello"))
+	fmt.Println(receivers, err)
+	fmt.Println(<-messages)
+	// Output:
+	// 1 <nil>
+	// hello
 }

@@ -32,10 +32,12 @@ type Command struct {
 	Keys func(args [][]byte) [][]byte
 
 	// Run does the work and returns the reply. It computes and does not wait: it
-	// holds the lock of a slot. An error discards what it has written and
-	// reaches the caller as a *CommandError; so does a panic. The arguments and
-	// what Tx hands out must not be changed; what it hands in must not be changed
-	// afterwards.
+	// holds the lock of a slot, and calls no Client: see Tx.Context. It checks how
+	// many arguments there are. An error discards what it has written and reaches
+	// the caller as a *CommandError; so does a panic. One that matches ErrTooLarge,
+	// ErrCrossSlot, ErrReadOnly, ErrInTx, ErrInvalid, ErrConflict or ErrNotFound
+	// still does at the caller. The arguments and what Tx hands out must not be
+	// changed; what it hands in must not be changed afterwards.
 	Run func(tx *Tx, args [][]byte) ([]byte, error)
 }
 
@@ -191,8 +193,9 @@ type inTxKey struct{}
 // inTx reports whether ctx is that of a running command.
 func inTx(ctx context.Context) bool { return ctx.Value(inTxKey{}) != nil }
 
-// Context is the caller's. A Client or Execute call made with it returns
-// ErrInTx, for it would wait for the lock that its own command holds.
+// Context is the caller's. A Client or Execute call made with it, or with one
+// derived from it, returns ErrInTx, for it would wait for the lock that its own
+// command holds. With any other context it may wait for ever.
 func (t *Tx) Context() context.Context {
 	if t.ctx == nil {
 		t.ctx = context.Background()
