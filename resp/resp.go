@@ -7,6 +7,9 @@
 //	…
 //	defer server.Close()
 //
+// ClientAddr is what MOVED and ASK name. The bus is at the port + 10000, where
+// redis-cli --cluster looks for it.
+//
 // Commands are a table of data: [Commands] is what the server knows by default,
 // and an application adds its own. A command runs at the primary of its slot,
 // under the slot's lock; where this node does not serve the slot the client

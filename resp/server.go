@@ -18,11 +18,14 @@ import (
 // Config is what a server is started with.
 type Config struct {
 	// Node is the member of the cluster behind the server. It must outlive the
-	// server, which does not close it.
+	// server, which does not close it. Where it is not alone, its ClientAddr is the
+	// address of this server: MOVED and ASK name it.
 	Node slotmesh.Node
 
-	// Addr is where clients connect, "host:port"; port 0 is any that is free. A
-	// Listener takes its place.
+	// Addr is where clients connect, "host:port"; an empty host is every
+	// interface, port 0 any that is free. Whoever reaches it reads and writes, and
+	// is an operator of the cluster: use loopback, or a Password. A Listener, with
+	// TLS for one, takes its place.
 	Addr string
 
 	// Listener accepts the clients. The server closes it.
@@ -33,14 +36,16 @@ type Config struct {
 	Password string
 
 	// Standalone makes the server answer as a redis-server that is no cluster:
-	// cluster_enabled is 0, and CLUSTER is refused. For a node that is alone.
+	// cluster_enabled is 0, and CLUSTER is refused. For a node that is alone. The
+	// keys of a call still have to be in one slot.
 	Standalone bool
 
 	// Limits bound what clients may take up. The zero value has defaults.
 	Limits Limits
 
 	// Commands are the application's own. One with the name of a command that the
-	// server knows takes its place.
+	// server knows takes its place. Those of slotmesh.Config are for Client.Do
+	// alone: no client of this server can call them.
 	Commands []Command
 
 	// Settings are what CONFIG GET shows beside what the server itself knows, by
