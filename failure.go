@@ -28,7 +28,8 @@ func (s *state) aliveID(id NodeID) bool {
 
 // silentHere reports whether this node has not heard p for too long.
 func (s *state) silentHere(p *peer) bool {
-	return p != s.self && s.now-max(p.heardAt, p.firstSeen) > s.silentAfter(p)
+	silence := s.now - max(p.heardAt, p.firstSeen)
+	return p != s.self && silence > s.cfg.nodeTimeout && silence > s.silentAfter(p)
 }
 
 // failed reports whether p has failed: silent here, and in the lists of a

@@ -186,6 +186,7 @@ func (s *state) onHeartbeat(p *peer, from *sender, m *heartbeat) {
 	p.beatAt, p.heardAt = s.now, s.now
 	p.stamp = m.Sent
 	p.active = m.Flags&beatActive != 0 && m.Start == s.table.voters.ID
+	p.stopped = m.Flags&beatStopped != 0
 	p.leased = m.Flags&beatLeased != 0
 	p.claim = claim{open: m.Flags&beatOpen != 0, shard: from.Shard, n: m.N, start: m.Start,
 		epoch: Epoch{m.Epoch, m.Flags&beatUnclean != 0, from.ID}}

@@ -21,7 +21,7 @@ const (
 // It returns the member who sent it, or nil.
 func (s *state) admit(from *sender, to wanted, m message) *peer {
 	if from.ID == s.id {
-		s.meetSelf(from)
+		s.meetSelf(from, to, m)
 		return nil
 	}
 	if r, ok := m.(*refusedMsg); ok {
@@ -309,12 +309,18 @@ func (s *state) refusesToJoin(from *sender) refusal {
 
 // meetSelf hears this node's own id from somebody: itself at another address,
 // or a second live instance of it.
-func (s *state) meetSelf(from *sender) {
-	if from.Incarnation == s.cfg.incarnation {
-		return
+func (s *state) meetSelf(from *sender, to wanted, m message) {
+	r, refused := m.(*refusedMsg)
+	switch {
+	case from.Incarnation == s.cfg.incarnation:
+	case refused && r.Why == refusedDuplicate:
+		s.onDuplicate(s.self, from, to, r)
+	case from.Starts < s.starts:
+		s.askTwin(s.self, from)
+	default:
+		s.event(Event{Kind: EventDuplicate, Node: from.ID, Addr: from.Addr})
+		s.answer(from, &refusedMsg{Why: refusedDuplicate})
 	}
-	s.event(Event{Kind: EventDuplicate, Node: from.ID, Addr: from.Addr})
-	s.answer(from, &refusedMsg{Why: refusedDuplicate})
 }
 
 // sameInstance reports whether the sender is the newest process of p. Frames of
@@ -324,13 +330,50 @@ func (s *state) sameInstance(p *peer, from *sender) bool {
 	case p.incarnation == from.Incarnation:
 		return true
 	case from.Starts < p.Starts:
+		s.askTwin(p, from)
 		return false
-	case from.Starts == p.Starts && p.incarnation != 0 && s.timeSince(p.beatAt) < s.cfg.nodeTimeout:
+	case from.Starts == p.heardStarts && p.incarnation != 0 && s.timeSince(p.beatAt) < s.cfg.nodeTimeout:
 		s.event(Event{Kind: EventDuplicate, Node: p.ID, Addr: from.Addr})
 		s.answer(from, &refusedMsg{Why: refusedDuplicate})
 		return false
 	}
 	return true
+}
+
+// askTwin asks an older process of p whether it still lives: its frame may be
+// late. If it answers, somebody has copied the directory of a node that runs.
+func (s *state) askTwin(p *peer, from *sender) {
+	if s.timeSince(p.twinAt) < s.cfg.nodeTimeout {
+		return
+	}
+	p.twinAt = s.now
+	if p.twinNonce == 0 {
+		p.twinNonce = s.cfg.random()>>1 | 1
+	}
+	s.answer(from, &refusedMsg{Why: refusedDuplicate, Nonce: p.twinNonce})
+}
+
+// onDuplicate hears that two processes have one id: this node's, or, in answer
+// to what askTwin has asked, p's. A question has an odd number, the answer the
+// next one.
+func (s *state) onDuplicate(p *peer, from *sender, to wanted, m *refusedMsg) {
+	switch {
+	case to.Incarnation != 0 && to.Incarnation != s.cfg.incarnation:
+		return // meant for the process that was here before
+	case m.Nonce != 0 && m.Nonce%2 == 0 && m.Nonce != p.twinNonce+1:
+		return // answered before
+	}
+	twice := s.id
+	switch {
+	case m.Nonce%2 == 1:
+		s.answer(from, &refusedMsg{Why: refusedDuplicate, Nonce: m.Nonce + 1})
+	case m.Nonce != 0:
+		p.twinNonce = 0
+		if twice = p.ID; p != s.self {
+			s.post(p, &refusedMsg{Why: refusedDuplicate}) // the newer one is to know too
+		}
+	}
+	s.event(Event{Kind: EventDuplicate, Node: twice, Addr: from.Addr})
 }
 
 // heardFrom notes that p lives, and what its handshake says of it.
@@ -339,6 +382,7 @@ func (s *state) heardFrom(p *peer, from *sender, m message) {
 		p.incarnation = from.Incarnation
 		p.beatAt, p.answered, p.claim, p.leased, p.active = never, false, claim{}, false, false
 	}
+	p.heardStarts = from.Starts
 	if _, isBeat := m.(*heartbeat); !isBeat {
 		p.heardAt = s.now // a heartbeat may be late, which its stamp tells
 	}
@@ -369,7 +413,7 @@ func (s *state) add(from *sender) *peer {
 		s.setPeer(p, pushChange, func(q *peerEntry) { *q = e })
 		p.resetVolatile(s.now)
 	}
-	p.incarnation, p.nextBeat = from.Incarnation, s.now
+	p.incarnation, p.heardStarts, p.nextBeat = from.Incarnation, from.Starts, s.now
 	if _, ok := s.table.shards[from.Shard]; !ok && !from.Shard.IsZero() && !s.cluster.IsZero() {
 		s.setShard(from.Shard, Epoch{Node: from.ID}, pushChange)
 	}
@@ -468,7 +512,7 @@ func (s *state) onRefused(from *sender, to wanted, m *refusedMsg) {
 		s.event(Event{Kind: EventRefused, Node: from.ID, Addr: from.Addr, Text: m.Why.String()})
 		s.forgetPeer(p) // it does not come
 	case m.Why == refusedDuplicate:
-		s.event(Event{Kind: EventDuplicate, Node: s.id, Addr: from.Addr})
+		s.onDuplicate(p, from, to, m)
 	case m.Why == refusedCluster && !s.cluster.IsZero() && !from.Cluster.IsZero() && from.Cluster != s.cluster:
 		s.forgetPeer(p) // it has left: a ghost here
 	}
@@ -703,7 +747,7 @@ func (s *state) forgetPeer(p *peer) {
 // leavingTick forgets the leaving nodes that vote no more, once the set without
 // them can decide.
 func (s *state) leavingTick() {
-	if s.cluster.IsZero() || !s.newSetActive() {
+	if s.cluster.IsZero() || !s.newSetDecides() {
 		return
 	}
 	for _, p := range s.peers.ordered {
@@ -723,6 +767,18 @@ func (s *state) newSetActive() bool {
 		}
 		p := s.peers.get(id)
 		return p != nil && p.active
+	})
+}
+
+// newSetDecides reports whether it is not about to be replaced, either: the next
+// set may have been chosen before its voters knew who is leaving.
+func (s *state) newSetDecides() bool {
+	return s.majority(func(id NodeID) bool {
+		if id == s.id {
+			return s.active() && s.vote.stop.isZero()
+		}
+		p := s.peers.get(id)
+		return p != nil && p.active && !p.stopped
 	})
 }
 
@@ -861,7 +917,7 @@ func (s *state) departTick() {
 		// What it has agreed to take is cancelled, or comes and is given away.
 	case !alone && s.self.State == present:
 		s.setPeer(s.self, pushChange, func(e *peerEntry) { e.State, e.Version = leaving, e.Version+1 })
-	case !alone && (s.table.voters.has(s.id) || !s.newSetActive()) && !mutated(mutResetEarly):
+	case !alone && (s.table.voters.has(s.id) || !s.newSetDecides()) && !mutated(mutResetEarly):
 		// It still votes, or the set without it cannot decide yet.
 	case !alone && !d.reset && s.self.State != forgotten:
 		// The others write forgotten; that this node hears of it ends the leave.

@@ -291,8 +291,8 @@ func TestOfTwoProcessesOfANodeTheOneThatStartedLaterCounts(t *testing.T) {
 		event  bool
 		said   string
 	}{
-		{"a later start", 1, 0, true, false, "DIGEST"},
-		{"an earlier start", -1, 0, false, false, "silence"},
+		{"a later start", 1, 0, true, false, "silence"},
+		{"an earlier start, which is asked whether it lives", -1, 0, false, false, "REFUSED another live instance has the same node id"},
 		{"the same start, while the other lives", 0, ruleNT / 2, false, true, "REFUSED another live instance has the same node id"},
 		{"the same start, once the other is silent", 0, ruleNT + 1, true, false, "silence"},
 	} {
@@ -313,6 +313,23 @@ func TestOfTwoProcessesOfANodeTheOneThatStartedLaterCounts(t *testing.T) {
 	}
 }
 
+// Who has heard from others that a node has started again has not heard the new
+// process itself: it is no twin of the one before.
+func TestStartThatOthersToldOfIsNoTwin(t *testing.T) {
+	w := newRules(t)
+	ns := w.cluster(1, 3)
+	a, b, c := ns[0], ns[1], ns[2]
+	b.getsAs(*a.core.who, &heartbeat{Sent: 1 << 30})
+	again := *a.core.who
+	again.Incarnation, again.Starts = 999, again.Starts+1
+	e := a.core.self.peerEntry
+	e.Starts = again.Starts
+	b.gets(c, &updateMsg{Peers: []peerEntry{e}})
+	b.getsAs(again, &heartbeat{Sent: 1})
+	require.Empty(t, b.eventsOf(EventDuplicate))
+	require.EqualValues(t, 999, b.knows(a).incarnation)
+}
+
 func TestNodeHearsOfItsTwin(t *testing.T) {
 	t.Parallel()
 	w := newRules(t)
@@ -328,6 +345,41 @@ func TestNodeHearsOfItsTwin(t *testing.T) {
 	ns := w.cluster(1, 2)
 	ns[0].gets(ns[1], &refusedMsg{Why: refusedDuplicate})
 	require.Len(t, ns[0].eventsOf(EventDuplicate), 1, "the one that is refused says so too")
+}
+
+// A late frame of a process that has ended looks like one of a twin: only who
+// lives answers, and then both are told.
+func TestOlderProcessThatAnswersIsATwin(t *testing.T) {
+	w := newRules(t)
+	ns := w.cluster(1, 2)
+	a, b := ns[0], ns[1]
+	older := *a.core.who
+	older.Incarnation, older.Starts, older.Addr = 999, 0, "addr-twin"
+	b.getsAs(older, &heartbeat{Sent: 1})
+	asked := b.core.peers.get(a.core.id).twinNonce
+	require.NotZero(t, asked)
+	require.Equal(t, "silence", said(b.getsAs(older, &heartbeat{Sent: 2})), "it is asked once in a while")
+
+	for _, row := range []struct {
+		name   string
+		nonce  uint64
+		events int
+	}{
+		{"an answer to another question", asked + 3, 0},
+		{"the answer", asked + 1, 1},
+		{"the same answer, twice", asked + 1, 1},
+	} {
+		b.getsAs(older, &refusedMsg{Why: refusedDuplicate, Nonce: row.nonce})
+		if got := b.eventsOf(EventDuplicate); len(got) != row.events {
+			t.Errorf("%s: events %v, want %d", row.name, got, row.events)
+		}
+	}
+
+	// The older process itself answers a question, and only one for it.
+	a.getsFor(*b.core.who, wanted{a.core.id, a.core.key, 999}, &refusedMsg{Why: refusedDuplicate, Nonce: 5})
+	require.Empty(t, a.eventsOf(EventDuplicate), "a question for the process that was here before")
+	a.getsFor(*b.core.who, wanted{a.core.id, a.core.key, a.core.cfg.incarnation}, &refusedMsg{Why: refusedDuplicate, Nonce: 5})
+	require.Len(t, a.eventsOf(EventDuplicate), 1)
 }
 
 // ---- MEET

@@ -181,11 +181,14 @@ type peer struct {
 	silent silentEntry
 
 	incarnation uint64        // of the process heard last
+	heardStarts uint64        // which start of the node that is; others may have told of a later one
 	heardAt     time.Duration // last frame of it as a member of this cluster
 	firstSeen   time.Duration
 	invitedAt   time.Duration // since when it has been asked to come in and has not
 	metNonce    uint64        // of the MEET that it came by
 	toldAt      time.Duration // last time that it was told something out of turn
+	twinAt      time.Duration // last time that an older process of it was asked whether it lives
+	twinNonce   uint64        // of the question; 0: none is open
 
 	// Heartbeats.
 	nextBeat    time.Duration
@@ -196,6 +199,7 @@ type peer struct {
 	answered    bool          // the claim has been answered: its lease runs from then
 	leased      bool          // it is a primary that holds its lease
 	active      bool          // it votes under the START in force
+	stopped     bool          // its set is about to be replaced
 	differs     int           // heartbeats in a row whose digests differ from ours
 	sameSince   time.Duration // since when its digests equal ours
 	exchangeAt  time.Duration // when an exchange with it began

@@ -1,6 +1,7 @@
 package slotmesh
 
 import (
+	"maps"
 	"slices"
 	"time"
 )
@@ -106,6 +107,24 @@ func voterSchedules() []*schedule {
 			w.takeOver(p)
 			w.await("it serves again", 4*w.nt, func() bool { return p.core.lead != nil && p.core.lead.epoch.Unclean && p.core.leaseHeld() })
 			w.pass(w.nt / 2)
+		}},
+		{"a copy of a directory is noticed at both nodes", nil, func(w *simWorld) {
+			c := w.players(3, 2)
+			p := c.others[0]
+			w.own(p, 5, 6)
+			w.ledger.unclean = true // a copy wins what its original has a lease for
+			twin := w.addNode()
+			twin.host, twin.disk = p.host, maps.Clone(p.disk)
+			twin.boot(w.newAddr())
+			w.pass(3 * w.nt)
+			w.checkTwins()
+			twin.crash(false)
+			twin.gone = true
+			for range 2 { // it has started oftener than its copy then
+				p.crash(false)
+				p.restart()
+				w.pass(w.nt / 10)
+			}
 		}},
 		{"who is reset has been replaced as a voter", []mutant{mutResetEarly}, func(w *simWorld) {
 			c := w.players(3, 2)

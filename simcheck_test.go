@@ -21,7 +21,7 @@ import (
 //
 //	MB1  checkPeers                forgotten for good          LV1  unserved                 what can be served is
 //	MB2  afterForeign              no frame of other clusters  LV3  disagreement, behind     all agree
-//	MB3  (a schedule of its own)   one live instance of an id  LV6  stuck                    nothing waits for ever
+//	MB3  checkTwins                one live instance of an id  LV6  stuck                    nothing waits for ever
 //	MB4  checkFailed               FAIL is a majority's word   D7   checkForced              a winner by force waits
 //	MB5  checkSlow                 who was stopped blames none D14  checkReplaced            who is reset votes no more
 //	MB6  checkPeers, checkTable    stale frames change nothing FM1  checkFormed              one cluster of a deployment
@@ -377,6 +377,9 @@ func overlap(a, b *SlotSet) bool {
 // may ask.
 func (w *simWorld) checkSend(n *simNode, from *sender, m message) {
 	l, voter := &w.ledger, member{from.ID, from.Key}
+	if w.unchecked {
+		return
+	}
 	if from.Cluster != n.core.cluster || from.Key != n.core.key {
 		return // said before it became another node, and held back since
 	}
@@ -548,6 +551,9 @@ func (w *simWorld) noteOwn(n *simNode) {
 
 func (w *simWorld) checkStep(n *simNode) {
 	c := n.core
+	if w.unchecked {
+		return
+	}
 	if c.epochHigh < n.durableEpoch {
 		w.fail("EP1", "%s: current epoch %d, was %d", n.name(), c.epochHigh, n.durableEpoch)
 	}
@@ -565,7 +571,7 @@ func (w *simWorld) checkStep(n *simNode) {
 		n.lastPeers = c.peers.sum
 		w.checkPeers(n)
 	}
-	n.was = simWas{member{c.id, c.key}, c.cluster, c.onlyNode() || c.self.State == forgotten}
+	n.was = simWas{member{c.id, c.key}, c.cluster, c.table.voters, c.onlyNode() || c.self.State == forgotten}
 }
 
 // checkRise: EP7, a frame raises the epoch by a bounded amount; EP8, it rises to
@@ -679,6 +685,9 @@ func (w *simWorld) checkPeers(n *simNode) {
 // checkEvent takes what nodes say into the ledger: EP3, EP4, EP5, OW0.
 func (w *simWorld) checkEvent(n *simNode, e Event) {
 	l := &w.ledger
+	if w.unchecked {
+		return
+	}
 	w.logf("%s: event %v node %s shard %s epoch %v slots %s number %d %s %s", n.name(), e.Kind, e.Node.short(), e.Shard.short(), e.Epoch, brief(e.Slots), e.Number, e.Addr, e.Text)
 	c := n.core
 	switch e.Kind {
@@ -710,6 +719,8 @@ func (w *simWorld) checkEvent(n *simNode, e Event) {
 		l.reach("elected")
 		n.noteForced(e.Epoch)
 		w.checkWin(n, e)
+	case EventDuplicate:
+		w.checkAlarm(n, e)
 	case EventUnclean:
 		l.unclean = true
 		l.epochs[simEpochKey{c.cluster, e.Shard, e.Epoch}] = true
@@ -828,10 +839,14 @@ func (w *simWorld) checkReplaced(n *simNode) {
 	if l.unclean || n.was.cluster.IsZero() || n.was.alone {
 		return
 	}
-	newest := l.newest[n.was.cluster]
-	if newest.hasMember(n.was.member) {
+	newest, decided := &n.was.voters, l.newest[n.was.cluster]
+	switch {
+	case newest.hasMember(n.was.member):
 		w.fail("D14", "%s is reset, and votes in version %v", n.name(), newest.Version)
 		return
+	case newest.Version != decided.Version:
+		l.reach("reset while the voters change")
+		return // it could not know
 	}
 	k := 0
 	for _, o := range w.nodes {
@@ -966,6 +981,31 @@ func (n *simNode) heardAt(from NodeID) time.Duration {
 	return never
 }
 
+// checkAlarm: MB3, who says that there are two of one has a reason.
+func (w *simWorld) checkAlarm(n *simNode, e Event) {
+	n.alarmed = n.alarmed || e.Node == n.core.id
+	k := 0
+	for _, o := range w.nodes {
+		if o.was.member.ID == e.Node {
+			k++
+		}
+	}
+	if k < 2 {
+		w.fail("MB3", "%s says that there are two of %s", n.name(), e.Node.short())
+	}
+}
+
+// checkTwins: MB3, of two live instances of one node both say so.
+func (w *simWorld) checkTwins() {
+	for _, n := range w.nodes {
+		for _, o := range w.nodes {
+			if n != o && n.up && o.up && n.core.id == o.core.id && !n.alarmed {
+				w.fail("MB3", "%s and %s are both %s, and %s does not say so", n.name(), o.name(), n.core.id.short(), n.name())
+			}
+		}
+	}
+}
+
 // simGroup is the nodes of one cluster.
 type simGroup struct {
 	id    ClusterID
@@ -1011,7 +1051,7 @@ func (w *simWorld) unformed() string {
 		all := len(formers) > 0
 		for _, m := range formers {
 			i := slices.IndexFunc(w.nodes, func(o *simNode) bool { return o.up && o.core.id == m.ID && o.core.key == m.Key })
-			all = all && i >= 0 && w.nodes[i].core.cluster.IsZero()
+			all = all && i >= 0 && w.nodes[i].core.cluster.IsZero() && sameMembers(w.nodes[i].core.formers(), formers)
 		}
 		if all {
 			return fmt.Sprintf("LV6: %s and %d others have not formed", n.name(), len(formers)-1)

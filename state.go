@@ -326,7 +326,7 @@ func (s *state) boot(now time.Duration) output {
 }
 
 func (p *peer) resetVolatile(now time.Duration) {
-	p.heardAt, p.beatAt, p.invitedAt, p.toldAt, p.exchangeAt, p.sameSince = never, never, never, never, never, never
+	p.heardAt, p.beatAt, p.invitedAt, p.toldAt, p.twinAt, p.exchangeAt, p.sameSince = never, never, never, never, never, never, never
 	p.firstSeen = now
 }
 
