@@ -793,7 +793,8 @@ func validHost(host string) bool {
 			return false
 		}
 	}
-	return strings.Trim(host, "0123456789.") != ""
+	// An address has a last part of digits, a name has not.
+	return strings.Trim(host[strings.LastIndexByte(host, '.')+1:], "0123456789") != ""
 }
 
 func clusterForget(c *Conn, args [][]byte) error {

@@ -227,12 +227,6 @@ func (c *Command) sub(args [][]byte) (*Command, error) {
 			return s, nil
 		}
 	}
-	if c.Run != nil || c.Conn != nil {
-		if !c.arityOK(len(args)) {
-			return c, wrongArity(c)
-		}
-		return c, nil
-	}
 	return nil, Error(fmt.Sprintf("ERR unknown subcommand '%s'. Try %s HELP.", cut(args[1], 128), strings.ToUpper(c.Name)))
 }
 

@@ -1,7 +1,6 @@
 package resp
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -39,11 +38,8 @@ func commandCount(c *Conn, args [][]byte) error {
 	return nil
 }
 
-// commandAll is COMMAND alone. Another word than those of the table is an error.
+// commandAll is COMMAND alone.
 func commandAll(c *Conn, args [][]byte) error {
-	if len(args) > 1 {
-		return Error(fmt.Sprintf("ERR unknown subcommand '%s'. Try COMMAND HELP.", cut(args[1], 128)))
-	}
 	c.reply.Array(len(c.server.table.all))
 	for _, command := range c.server.table.all {
 		command.info(&c.reply)

@@ -25,6 +25,7 @@ func TestConnectionCommands(t *testing.T) {
 		{"CLIENT NO-TOUCH on", "OK"},
 		{"READONLY", "OK"},
 		{"READWRITE", "OK"},
+		{"CLUSTER MEET -2.25 17", "ERR Invalid node address specified: -2.25:17"}, // neither an address nor a name
 		{"HELLO 3 AUTH nobody x SETNAME", "WRONGPASS invalid username-password pair or user is disabled."}, // one after the other
 		{"HELLO 3 SETNAME you", "[server redis version 7.0.15 proto 3 id 1 mode cluster role master modules []]"},
 		{"CLIENT GETNAME", "you"},

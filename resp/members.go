@@ -236,10 +236,7 @@ func keysBehind(at int, count func(args [][]byte, at int) (int, error), fixed ..
 // none. For Redis it need only begin with a number, which C's atoi reads: the
 // command refuses it, but after its keys were looked at.
 func keyCount(arg []byte, most int) int {
-	n, ok := parseInt(arg)
-	if !ok {
-		n = atoi(arg)
-	}
+	n := atoi(arg)
 	if n < 1 || n > int64(most) {
 		return 0
 	}
@@ -254,7 +251,7 @@ func atoi(text []byte) int64 {
 		end++
 	}
 	n, _ := strconv.ParseInt(string(text[:end]), 10, 64) // the nearest, where it is too large
-	return int64(int32(n))
+	return int64(int32(n)) // what C's int holds of it
 }
 
 // intBetween is argument i as a number within bounds; text is the error where it

@@ -250,10 +250,7 @@ func partEnd(queue []queued, from int) int {
 func (t *transaction) oneSlot() bool {
 	slot, some := slotmesh.Slot(0), false
 	for _, q := range t.queue {
-		if !q.keyed {
-			continue
-		}
-		at, _ := q.command.keys(nil, q.args)
+		at, _ := q.command.keys(nil, q.args) // those of what runs elsewhere too: SPUBLISH
 		for _, i := range at {
 			s := slotmesh.KeySlotBytes(q.args[i])
 			if some && s != slot {

@@ -451,7 +451,7 @@ func (r *scriptRun) command(args [][]byte) ([]byte, error) {
 		return nil, err
 	case command.has(NoScript) || command.Run == nil && !scriptMayCall(command):
 		return nil, Error("ERR This Redis command is not allowed from script")
-	case r.readOnly && command.has(Write):
+	case r.readOnly && command.Flags&(Write|MayReplicate) != 0:
 		return nil, Error("ERR Write commands are not allowed from read-only scripts.")
 	case command.Run == nil:
 		return r.keyless(command, args)

@@ -163,6 +163,11 @@ func TestTransaction(t *testing.T) {
 		{"GET", "ERR wrong number of arguments for 'get' command"},
 		{"EXEC", "CROSSSLOT Keys in request don't hash to the same slot"},
 		{"MULTI", "OK"},
+		{"GET {a}1", "QUEUED"},
+		{"SPUBLISH {b}1 x", "QUEUED"},
+		{"COMMAND NOSUCH", "ERR unknown subcommand 'NOSUCH'. Try COMMAND HELP."},
+		{"EXEC", "CROSSSLOT Keys in request don't hash to the same slot"},
+		{"MULTI", "OK"},
 		{"UNWATCH", "QUEUED"},
 		{"ZUNIONSTORE {a}z x {a}1", "QUEUED"}, // EXEC says what is wrong with it
 		{"EVAL x 7", "QUEUED"},

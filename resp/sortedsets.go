@@ -575,11 +575,23 @@ func runZAdd(c *Call) error {
 }
 
 func runZIncrBy(c *Call) error {
+	if isAddOption(c.Args[2]) {
+		return errSyntax // an option of ZADD, behind which pairs would have to come
+	}
 	by, ok := parseFloat(c.Args[2])
 	if !ok {
 		return errNotFloat
 	}
 	return addScored(c, &addOptions{incr: true, pairs: c.Args[2:], scores: []float64{by}})
+}
+
+func isAddOption(arg []byte) bool {
+	for _, option := range []string{"nx", "xx", "gt", "lt", "ch", "incr"} {
+		if equalFold(arg, option) {
+			return true
+		}
+	}
+	return false
 }
 
 // addScored is ZADD or ZINCRBY.

@@ -40,6 +40,7 @@ func TestSortedSetCommandsAnswerAsRedis(t *testing.T) {
 			{"ZADD z INCR -inf i", "-ERR resulting score is not a number (NaN)\r\n"},
 			{"ZINCRBY z 1.5 a", "$4\r\n10.5\r\n"},
 			{"ZINCRBY z -inf i", "-ERR resulting score is not a number (NaN)\r\n"},
+			{"ZINCRBY z XX a", "-ERR syntax error\r\n"}, // an option of ZADD
 			{"ZINCRBY z x a", "-ERR value is not a valid float\r\n"},
 			{"ZINCRBY new 3 a", "$1\r\n3\r\n"},
 			{"ZADD z 0x10 hex 0x1.8 hex2 1.e2 e2 -0 zero", ":4\r\n"},
