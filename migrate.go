@@ -790,7 +790,7 @@ func (j *jobs) receive(s *dataServer, p *dataPiece) {
 		return
 	}
 	in.sums[p.slot] = sumOps(in.sums[p.slot], p.ops)
-	j.n.engine.sweeper.noteExpiry(p.ops)
+	j.n.engine.sweeper.noteOps(p.slot, p.ops)
 	if err := j.n.cfg.Store.Apply(uint16(p.slot), p.ops); err != nil {
 		in.refuse("slot %d: %v", p.slot, err)
 	}

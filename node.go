@@ -125,6 +125,7 @@ type node struct {
 	told        []tell
 	applied     serving
 	holding     *hold   // of the slots that are on hold; nil: none are
+	seen        SlotSet // served since the start, and so known to the sweeper; of a store that was given
 	paused      *gate   // of the slots that are served, while the node is being reset; nil: it is not
 	ended       []*hold // to be ended
 	replies     map[uint64]chan *commandError
@@ -268,7 +269,7 @@ func (n *node) start() {
 		c := &n.cfg.Commands[i]
 		n.engine.commands[c.Name] = c
 	}
-	n.engine.sweeper.e, n.engine.sweeper.begin = &n.engine, make(chan struct{})
+	n.engine.sweeper.init(&n.engine)
 	n.engine.setLease(0, never)
 	n.engine.wrote.Store(!n.ownStore) // who knows what is in it
 	n.client = Client{n: n}
@@ -532,6 +533,12 @@ func (n *node) reopened(s *serving) *SlotSet {
 // startServing lets requests into slots, and wakes those that waited.
 func (n *node) startServing(on SlotSet) {
 	if !on.Empty() {
+		if !n.ownStore {
+			first := on
+			first.Subtract(&n.seen)
+			n.seen.Union(&on)
+			n.engine.sweeper.noteSlots(&first)
+		}
 		n.jobs.served(&on, &n.core.table)
 		n.engine.setGate(&on, n.openGate())
 	}

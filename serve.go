@@ -60,6 +60,7 @@ type slotCell struct {
 	turn     atomic.Uint32        // raised when the slot goes, and when it comes by a move
 	adopting atomic.Pointer[hold] // what has come by a move is being made live, or an old copy dropped; nil: is not
 	mark     atomic.Pointer[SlotMark]
+	due      dueTime // the earliest time of expiry that is stored
 
 	mu       sync.RWMutex // guards what follows, and the slot's data
 	copying  *outgoing    // the hand-over that takes a copy of each effect; nil: none
@@ -427,7 +428,7 @@ func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, tx *Tx, r *Req
 		}
 		if err = e.store.Apply(uint16(slot), tx.ops); err == nil {
 			ran = true
-			e.sweeper.noteExpiry(tx.ops)
+			e.sweeper.noteOps(slot, tx.ops)
 			e.watches.changed(slot, tx.ops)
 			c.imported = c.imported || !ok
 			if c.copying != nil {
