@@ -638,6 +638,7 @@ func TestCrashesShowEverySyncThatIsMissing(t *testing.T) {
 }
 
 func TestMetaIsWrittenAnewBeforeItOutgrowsItsState(t *testing.T) {
+	t.Parallel()
 	d := newCrashDisk()
 	m, _, err := openMetaWithin(d, "folder", metaLimits{state: 1 << 20, journal: 1000})
 	require.NoError(t, err)

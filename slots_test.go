@@ -424,6 +424,7 @@ func checkSameSet(t *testing.T, s SlotSet, n naiveSet) {
 }
 
 func TestSlotSetDoesWhatANaiveSetDoes(t *testing.T) {
+	t.Parallel()
 	rnd := rand.New(rand.NewPCG(5, 6))
 	for range 60 {
 		s, n := randomSets(rnd)
