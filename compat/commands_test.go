@@ -113,30 +113,33 @@ func commandTables() []commandTable {
 			ZADD zset { [NX|XX] [GT|LT] [CH] INCR } float member
 			ZADD zset (float member)++
 			ZADD zset (float member)+
+			ZADD lex [NX|XX] (0 member)+
+			ZADD lex (0 member)++
+			ZREM lex member+
 			ZINCRBY zset float member
 			ZREM zset member+
 			ZCARD zset
 			ZCOUNT zset scorebound scorebound
-			ZLEXCOUNT zset lexbound lexbound
+			ZLEXCOUNT lex lexbound lexbound
 			ZSCORE zset member
 			ZMSCORE zset member+
 			ZRANK zset member
 			ZREVRANK zset member
 			ZRANGE zset index index { [REV] [WITHSCORES] }
 			ZRANGE zset scorebound scorebound { BYSCORE [REV] [LIMIT index index] [WITHSCORES] }
-			ZRANGE zset lexbound lexbound { BYLEX [REV] [LIMIT index index] }
+			ZRANGE lex lexbound lexbound { BYLEX [REV] [LIMIT index index] }
 			ZRANGE zset 0 -1 WITHSCORES
 			ZRANGESTORE zset zset index index [REV]
 			ZRANGESTORE zset zset scorebound scorebound { BYSCORE [REV] [LIMIT index index] }
-			ZRANGESTORE zset zset lexbound lexbound { BYLEX [REV] [LIMIT index index] }
+			ZRANGESTORE zset lex lexbound lexbound { BYLEX [REV] [LIMIT index index] }
 			ZREVRANGE zset index index [WITHSCORES]
 			ZRANGEBYSCORE zset scorebound scorebound { [WITHSCORES] [LIMIT index index] }
 			ZREVRANGEBYSCORE zset scorebound scorebound { [WITHSCORES] [LIMIT index index] }
-			ZRANGEBYLEX zset lexbound lexbound [LIMIT index index]
-			ZREVRANGEBYLEX zset lexbound lexbound [LIMIT index index]
+			ZRANGEBYLEX lex lexbound lexbound [LIMIT index index]
+			ZREVRANGEBYLEX lex lexbound lexbound [LIMIT index index]
 			ZREMRANGEBYRANK zset index index
 			ZREMRANGEBYSCORE zset scorebound scorebound
-			ZREMRANGEBYLEX zset lexbound lexbound
+			ZREMRANGEBYLEX lex lexbound lexbound
 			ZPOPMIN zset [anycount]
 			ZPOPMAX zset [anycount]
 			ZMPOP zsets (MIN|MAX) [COUNT count]
@@ -150,6 +153,7 @@ func commandTables() []commandTable {
 		`, false},
 		{"key", 18, `
 			DEL any+
+			DEL lex
 			UNLINK any+
 			EXISTS any+
 			TOUCH any+
@@ -170,9 +174,10 @@ func commandTables() []commandTable {
 			PERSIST any
 			KEYS pattern
 			DBSIZE
-			SORT list { [ALPHA] [ASC|DESC] [LIMIT index index] [STORE list] }
-			SORT set { [ALPHA] [ASC|DESC] [LIMIT index index] [STORE list] }
-			SORT zset { [ALPHA] [ASC|DESC] [LIMIT index index] [BY value] [GET #] }
+			SORT list { [ALPHA] [ASC|DESC] [LIMIT index index] }
+			SORT set { [ALPHA] [ASC|DESC] [LIMIT index index] }
+			SORT (list|set|zset) { ALPHA [ASC|DESC] [LIMIT index index] STORE list }
+			SORT zset { [ALPHA] [ASC|DESC] [LIMIT index index] [BY value] }
 			SORT list { [ALPHA] [BY NOSORT] [GET pattern] [LIMIT index index] [STORE list] }
 			SORT_RO any { [ALPHA] [ASC|DESC] [LIMIT index index] }
 			MOVE any index
@@ -238,13 +243,12 @@ func commandTables() []commandTable {
 			CLUSTER SETSLOT slot (MIGRATING|IMPORTING|NODE|STABLE|value)
 			CLUSTER (REPLICATE|FORGET|REPLICAS|SLAVES|COUNT-FAILURE-REPORTS) value
 			CLUSTER SET-CONFIG-EPOCH (-1|X)
-			CLUSTER MEET value value
+			CLUSTER MEET (NOWHERE|-1|256.0.0.1) value
 			CLUSTER MEET 127.0.0.1 (0|65536|X|-1) [X]
 			CLUSTER FAILOVER [value|FORCE|TAKEOVER]
 			CLUSTER RESET value value
 			CLUSTER RESET NOSUCH
 			MIGRATE 127.0.0.1 1 any (0|X|1) (100|X) { [COPY] [REPLACE] [AUTH value] [AUTH2 value value] [value] }
-			MIGRATE 127.0.0.1 1 value 0 100 KEYS any+
 			MIGRATE 127.0.0.1 1
 		`, true},
 		{"server", 2, `
@@ -254,8 +258,8 @@ func commandTables() []commandTable {
 			PUBSUB value*
 			COMMAND (COUNT|LIST|INFO|DOCS) value
 			COMMAND GETKEYS value*
-			COMMAND GETKEYS (GET str | MSET (str value)+ | ZUNION zorsets | SET str value | EVAL value sets | LMPOP lists LEFT | SORT list STORE list | MIGRATE value count any 0 1 | BITOP AND str str | XREAD STREAMS any 0 | OBJECT ENCODING any | MEMORY USAGE any)
-			COMMAND GETKEYSANDFLAGS (GET str | MSET (str value)+ | ZUNIONSTORE zset zorsets | SET str value GET | LMPOP lists LEFT | SMOVE set set member | BITFIELD str GET bits 0)
+			COMMAND GETKEYS (GET str | MSET (str value)+ | ZUNION zorsets | SET str value | EVAL value sets | LMPOP lists LEFT | SORT list STORE list | MIGRATE value count any 0 1 | BITOP AND str str | OBJECT ENCODING any | MEMORY USAGE any)
+			COMMAND GETKEYSANDFLAGS (GET str | MSET (str value)+ | ZUNIONSTORE zset 1 zset | SET str value GET | LMPOP 2 list list LEFT | SMOVE set set member | BITFIELD str GET bits 0)
 			CONFIG (GET|SET|REWRITE|RESETSTAT) value value value
 			CONFIG value*
 			SLOWLOG value*
@@ -263,7 +267,7 @@ func commandTables() []commandTable {
 			MEMORY value*
 			DEBUG value*
 			OBJECT value*
-			ACL (WHOAMI|CAT value|GETUSER value|value)
+			ACL (WHOAMI|CAT value|value)
 		`, false},
 		{"script", 3, `
 			SCRIPT EXISTS value+
@@ -275,8 +279,6 @@ func commandTables() []commandTable {
 			EVALSHA value count any
 			EVALSHA 1B936E3FE509BCBC9CD0664897BBE8FD0CAC101B 0
 			EVAL value anycount any*
-			FCALL value anycount any*
-			FUNCTION (DELETE|LOAD|RESTORE|LIST|FLUSH) value
 		`, false},
 		{"waiting", 4, `
 			BLPOP list+ 0.001

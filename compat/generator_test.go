@@ -3,6 +3,7 @@ package compat
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -82,6 +83,16 @@ func (g *generator) commandOf(name string) []string {
 	panic("no table " + name)
 }
 
+// keyed makes a right command with keys, all of which are in the slot of most.
+func (g *generator) keyed() []string {
+	for {
+		args := g.commandOf(pick(g, []string{"string", "bitmap", "hash", "list", "set", "sortedset", "key", "waiting"}))
+		if len(g.keys) > 0 && !slices.ContainsFunc(g.keys, func(k string) bool { return !strings.HasPrefix(k, "{t}") }) {
+			return args
+		}
+	}
+}
+
 func (g *generator) right(rules []rule) []string {
 	g.keys, g.count = g.keys[:0], 0
 	return g.say(pick(g, rules), nil)
@@ -140,7 +151,7 @@ func (g *generator) value() string {
 	case p < 997:
 		return g.bytes(g.rnd.IntN(2000))
 	}
-	return strings.Repeat(g.bytes(10), g.rnd.IntN(7000))
+	return strings.Repeat(g.bytes(10), g.rnd.IntN(6000))
 }
 
 func (g *generator) bytes(n int) string {
@@ -166,6 +177,8 @@ func (g *generator) argument(kind string, args []string) []string {
 		return g.keyArgument(setType, args)
 	case "zset":
 		return g.keyArgument(sortedSetType, args)
+	case "lex":
+		return g.lexKey(args)
 	case "any":
 		return g.keyArgument(anyType, args)
 	case "lists", "zsets", "sets", "zorsets":
@@ -225,6 +238,16 @@ func (g *generator) keyArgument(kind keyType, args []string) []string {
 	k := g.key(kind)
 	g.keys = append(g.keys, k)
 	return append(args, k)
+}
+
+// lexKey is mostly a sorted set whose members all have one score: what is between
+// two members is not defined for others.
+func (g *generator) lexKey(args []string) []string {
+	if g.chance(0.06) {
+		return g.keyArgument(pick(g, []keyType{stringType, hashType, listType, setType}), args)
+	}
+	g.keys = append(g.keys, "{t}lex"+g.small(1, 3))
+	return append(args, g.keys[len(g.keys)-1])
 }
 
 // numKeys is the number of keys and the keys.

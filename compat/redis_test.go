@@ -17,14 +17,13 @@ import (
 
 // startRedis starts Debian's redis-server as a cluster of one that serves every
 // slot, and returns its address. The process ends with the test.
-func startRedis(t testing.TB) string {
+func startRedis(t testing.TB, flags ...string) string {
 	t.Helper()
 	path, err := exec.LookPath("redis-server")
 	require.NoError(t, err, "redis-server 7.0 is what slotmesh is compared with: apt-get install redis-server")
 	port, bus := freePort(t), freePort(t)
-	cmd := exec.Command(path, "--port", port, "--cluster-port", bus, "--bind", "127.0.0.1", "--dir", t.TempDir(),
-		"--save", "", "--appendonly", "no", "--cluster-enabled", "yes", "--daemonize", "no", "--loglevel", "warning",
-		"--hz", "500") // a client that waits is looked at so often
+	cmd := exec.Command(path, append([]string{"--port", port, "--cluster-port", bus, "--bind", "127.0.0.1", "--dir", t.TempDir(),
+		"--save", "", "--appendonly", "no", "--cluster-enabled", "yes", "--daemonize", "no", "--loglevel", "warning"}, flags...)...)
 	cmd.Env = append(os.Environ(), "LC_ALL=C") // SORT ALPHA compares by locale
 	cmd.SysProcAttr = endWithParent()
 	require.NoError(t, cmd.Start())

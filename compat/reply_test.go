@@ -77,14 +77,33 @@ func (r reply) sorted(width int) reply {
 	return r
 }
 
-// String shows a reply in one line, long ones cut.
-func (r reply) String() string {
-	const most = 800
-	s := fmt.Sprintf("%q", r.wire())
-	if len(s) > most {
-		s = fmt.Sprintf("%s… (%d bytes)", s[:most], len(s))
+// String shows a reply in one line.
+func (r reply) String() string { return r.from(0) }
+
+// from shows a reply from a byte on, long ones cut.
+func (r reply) from(at int) string {
+	const most = 600
+	s := r.wire()
+	shown, before, behind := s[at:], "", ""
+	if at > 0 {
+		before = fmt.Sprintf("(%d bytes) …", at)
 	}
-	return s
+	if len(shown) > most {
+		shown, behind = shown[:most], fmt.Sprintf("… (%d bytes)", len(shown)-most)
+	}
+	return before + strconv.Quote(shown) + behind
+}
+
+// differAt is shortly before the first byte that differs.
+func differAt(a, b string) int {
+	n := 0
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	if n < 100 {
+		return 0
+	}
+	return n - 50
 }
 
 // link is a connection to a server.
