@@ -270,6 +270,11 @@ func flushAll(c *Conn, args [][]byte) error {
 	if len(args) > 2 || len(args) == 2 && !equalFold(args[1], "sync") && !equalFold(args[1], "async") {
 		return errSyntax
 	}
+	return c.ok(c.server.trackers.flush(c.flushSlots))
+}
+
+// flushSlots removes all keys of this node.
+func (c *Conn) flushSlots() error {
 	visible := c.server.visible()
 	for slot := range visible.All() {
 		n, err := c.server.node.CountKeys(slot)
@@ -283,7 +288,7 @@ func flushAll(c *Conn, args [][]byte) error {
 			return err
 		}
 	}
-	return c.ok(nil)
+	return nil
 }
 
 // ---- other databases, of which there are none

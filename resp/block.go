@@ -37,10 +37,10 @@ func (l *waitList) note(key string, gone bool) {
 	for _, w := range l.byKey[key] {
 		select {
 		case w.changed <- struct{}{}:
-			if !gone {
-				return // one is enough: it wakes the next
-			}
 		default: // knows already
+		}
+		if !gone {
+			return // one is enough: having looked, it wakes the next
 		}
 	}
 }

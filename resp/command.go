@@ -150,11 +150,16 @@ type commandTable struct {
 func newTable(lists ...[]Command) (*commandTable, error) {
 	t := &commandTable{byName: map[string]*Command{}}
 	for _, list := range lists {
+		seen := map[string]bool{}
 		for i := range list {
 			c := list[i]
 			if err := c.validate(); err != nil {
 				return nil, err
 			}
+			if seen[c.Name] {
+				return nil, fmt.Errorf("resp: command %q is there twice, expected each name once", c.Name)
+			}
+			seen[c.Name] = true
 			c.Sub = append([]Command(nil), c.Sub...)
 			c.stats = &commandStats{}
 			for j := range c.Sub {
@@ -191,6 +196,11 @@ func (c *Command) validate() error {
 		return fmt.Errorf("resp: command %q has Run and no keys, expected First or Keys", c.Name)
 	case c.Run != nil && c.Flags&(Write|ReadOnly|MayReplicate) == 0:
 		return fmt.Errorf("resp: command %q has Run, expected one of the flags Write and ReadOnly", c.Name)
+	}
+	for i := range c.Sub {
+		if err := c.Sub[i].validate(); err != nil {
+			return fmt.Errorf("%w, as a subcommand of %q", err, c.Name)
+		}
 	}
 	return nil
 }

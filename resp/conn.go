@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	runtimedebug "runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -333,13 +334,25 @@ func (c *Conn) dispatch(command *Command, args [][]byte) error {
 	asking := c.asking
 	c.wasAsking, c.asking = asking, false
 	if command.Run == nil {
-		return command.Conn(c, args)
+		return c.runConn(command, args)
 	}
 	if command.has(Blocking) {
 		return c.runBlocking(command, args, asking)
 	}
 	_, err := c.execute(command, args, asking)
 	return err
+}
+
+// runConn runs a command that touches no key. A panic in it is its error: the
+// application may have brought it, and others are served by the same process.
+func (c *Conn) runConn(command *Command, args [][]byte) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			c.server.log.Error("command panicked", "command", command.fullName(), "panic", p, "stack", string(runtimedebug.Stack()))
+			err = Error(fmt.Sprintf("ERR the command panicked: %v", p))
+		}
+	}()
+	return command.Conn(c, args)
 }
 
 // execute runs a command with keys at their slot.
@@ -349,7 +362,7 @@ func (c *Conn) execute(command *Command, args [][]byte, asking bool) (*waitFor, 
 		return nil, err
 	}
 	if (len(c.keyAt) == 0 || err != nil) && command.Conn != nil {
-		return nil, command.Conn(c, args)
+		return nil, c.runConn(command, args)
 	}
 	if len(c.keyAt) == 0 {
 		return nil, errNoKeys

@@ -197,6 +197,7 @@ func (m *migration) run() (moved int, err error) {
 		}
 		sendErr := m.send(values)
 		if todo, err = m.settle(values); err != nil {
+			m.doubt(values)
 			return moved, err
 		}
 		if sendErr != nil {
@@ -272,6 +273,16 @@ func (m *migration) settle(values []sending) (changed []string, err error) {
 		err = m.withdraw(gone)
 	}
 	return changed, err
+}
+
+// doubt remembers values that the target has, and that are perhaps still here:
+// the next MIGRATE of such a key must not be told that it is in its own way.
+func (m *migration) doubt(values []sending) {
+	for i := range values {
+		if v := &values[i]; v.state == stored {
+			m.conn.server.sockets.remember(m.addr, v.key, sha1.Sum(v.payload))
+		}
+	}
 }
 
 // ---- the wire
@@ -515,13 +526,19 @@ type importer struct {
 	conn *Conn // guarded by mu
 }
 
-const importersMax = 4096 // members; more are refused
+const importersMax = 4096 // members that there have been; more are refused
 
-func (l *importers) of(id string) (*importer, error) {
+// importer is that of a member, by its id.
+func (s *Server) importer(id string) (*importer, error) {
+	l := &s.importers
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if x := l.by[id]; x != nil {
 		return x, nil
+	}
+	member := func(n slotmesh.NodeInfo) bool { return !n.Self && n.ID.String() == id }
+	if !slices.ContainsFunc(s.node.Table().Nodes(), member) {
+		return nil, Error(fmt.Sprintf("ERR %.40q is not the id of another member of this cluster", id))
 	}
 	if len(l.by) >= importersMax {
 		return nil, Error("ERR too many members hand over values")
@@ -543,7 +560,7 @@ type prepared struct {
 // prepare keeps a value until COMMIT. The connection that brings the first one
 // takes the place of the one before.
 func prepare(c *Conn, args [][]byte) error {
-	x, err := c.server.importers.of(string(args[1]))
+	x, err := c.server.importer(string(args[1]))
 	if err != nil {
 		return err
 	}
@@ -573,7 +590,7 @@ func prepare(c *Conn, args [][]byte) error {
 // commit shows what was prepared, unless another connection has taken over. It
 // answers for each value as RESTORE does.
 func commit(c *Conn, args [][]byte) error {
-	x, err := c.server.importers.of(string(args[1]))
+	x, err := c.server.importer(string(args[1]))
 	if err != nil {
 		return err
 	}

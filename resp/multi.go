@@ -16,8 +16,8 @@ type transaction struct {
 	bytes  int // of the queued arguments
 
 	watch   *slotmesh.Watch
-	dirty   *atomic.Bool // a watched key has changed
-	present []string     // watched keys that were there
+	dirty   *atomic.Bool        // a watched key has changed
+	present map[string]struct{} // watched keys that were there
 }
 
 type queued struct {
@@ -124,7 +124,12 @@ func watch(c *Conn, args [][]byte) error {
 	if err != nil {
 		return err
 	}
-	c.tx.present = append(c.tx.present, present...)
+	if c.tx.present == nil {
+		c.tx.present = map[string]struct{}{}
+	}
+	for _, k := range present {
+		c.tx.present[k] = struct{}{}
+	}
 	c.reply.Simple("OK")
 	return nil
 }
@@ -265,7 +270,7 @@ func (t *transaction) oneSlot() bool {
 // runKeyless runs a queued command that names no keys.
 func (c *Conn) runKeyless(q queued) error {
 	if q.command.Conn != nil {
-		return q.command.Conn(c, q.args)
+		return c.runConn(q.command, q.args)
 	}
 	if _, err := q.command.keys(nil, q.args); err != nil {
 		return err
@@ -318,8 +323,8 @@ func (c *Conn) execKeyed(t *transaction, part []queued, replies [][]byte) error 
 }
 
 // expired reports whether a watched key of this slot has gone by its time.
-func expired(tx *slotmesh.Tx, present []string) bool {
-	for _, k := range present {
+func expired(tx *slotmesh.Tx, present map[string]struct{}) bool {
+	for k := range present {
 		if slotmesh.KeySlot(k) != tx.Slot() {
 			continue
 		}

@@ -293,23 +293,35 @@ func punsubscribe(c *Conn, args [][]byte) error {
 func ssubscribe(c *Conn, args [][]byte) error {
 	c.startPushing()
 	p := &c.server.pubSub
-	return c.atSlot("ssubscribe", args[1:], func() {
+	var fresh [][]byte
+	err := c.atSlot("ssubscribe", args[1:], func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		for _, a := range args[1:] {
 			p.watch.Add(string(a))
+			if _, there := c.subs.sharded[string(a)]; !there {
+				fresh = append(fresh, a)
+			}
 		}
 		c.listen("ssubscribe", args[1:], &c.subs.sharded, p.sharded)
 	})
+	if err != nil && len(fresh) > 0 {
+		c.unsubscribeSharded(fresh) // the slot went while it ran; who hears of an error does not listen
+	}
+	return err
 }
 
-func sunsubscribe(c *Conn, args [][]byte) error {
+func (c *Conn) unsubscribeSharded(channels [][]byte) {
 	p := &c.server.pubSub
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, name := range c.unlisten("sunsubscribe", args[1:], &c.subs.sharded, p.sharded) {
+	for _, name := range c.unlisten("sunsubscribe", channels, &c.subs.sharded, p.sharded) {
 		p.watch.Remove(name)
 	}
+}
+
+func sunsubscribe(c *Conn, args [][]byte) error {
+	c.unsubscribeSharded(args[1:])
 	return nil
 }
 

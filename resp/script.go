@@ -310,11 +310,22 @@ type scriptRun struct {
 	wants    string // key for which it needs a slot
 	stop     context.CancelFunc
 	proto    int // of the replies to its calls
+
+	// Messages that it has published before it needed a slot. Begun anew, it
+	// publishes those a second time for itself alone.
+	published []published
+	replayed  int
+}
+
+// published is a call of PUBLISH and its reply.
+type published struct {
+	args  [][]byte
+	reply []byte
 }
 
 // in runs the script in a Tx, or without one as long as it touches no key.
 func (r *scriptRun) in(tx *slotmesh.Tx, reply *Reply) error {
-	r.tx, r.proto, r.wants = tx, 2, ""
+	r.tx, r.proto, r.wants, r.replayed = tx, 2, "", 0
 	all := &r.conn.server.scripts
 	vm := all.interpreter()
 	ctx, cancel := context.WithTimeout(r.conn.ctx, scriptTimeMax)

@@ -544,29 +544,26 @@ func (m *matcher) replace(out []byte, with lua.LValue, start, end int) []byte {
 // template appends a text in which %1 stands for a capture, %0 for the match and
 // %% for a percent sign.
 func (m *matcher) template(out []byte, text string, start, end int) []byte {
-	for i := 0; i < len(text); i++ {
-		if text[i] != '%' {
-			out = append(out, text[i])
-			continue
+	for {
+		i := strings.IndexByte(text, '%')
+		if i < 0 {
+			return append(out, text...)
 		}
-		i++
+		out = append(out, text[:i]...)
+		if text = text[i+1:]; text == "" {
+			return append(out, 0) // as C, which reads the end of the text
+		}
+		digit := text[0]
+		text = text[1:]
 		switch {
-		case i == len(text):
-			out = append(out, 0) // as C, which reads the end of the text
-		case text[i] < '0' || text[i] > '9':
-			out = append(out, text[i])
-		case text[i] == '0':
+		case digit < '0' || digit > '9':
+			out = append(out, digit)
+		case digit == '0':
 			out = append(out, m.text[start:end]...)
 		default:
-			switch v := m.capture(int(text[i]-'1'), start, end).(type) {
-			case lua.LString:
-				out = append(out, v...)
-			case lua.LNumber:
-				out = append(out, luaText(float64(v))...)
-			}
+			out = append(out, lua.LVAsString(m.capture(int(digit-'1'), start, end))...)
 		}
 	}
-	return out
 }
 
 // bounded refuses a result that is too large.

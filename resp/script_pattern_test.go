@@ -30,6 +30,8 @@ func TestPatternsOfScripts(t *testing.T) {
 		{`return string.match([[x='it"s' y]],"(['\"])(.-)%1")`, "'"},
 		{`return {string.gsub("hello world","o","0",1)}`, "[hell0 world 1]"},
 		{`return {string.gsub("abc","","-")}`, "[-a-b-c- 4]"},
+		{`return {string.gsub("hello world","(%w+) (%w+)","%2 %1")}`, "[world hello 1]"},
+		{`return {string.gsub("abc","()b","%1")}`, "[a2c 1]"},
 		{`return {string.gsub("abc","%w","%0%0")}`, "[aabbcc 3]"},
 		{`return {string.gsub("abc","^a","%%")}`, "[%bc 1]"},
 		{`return {string.gsub("abc","b","%x")}`, "[axc 1]"},

@@ -1,6 +1,7 @@
 package resp
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -453,6 +454,8 @@ func (r *scriptRun) command(args [][]byte) ([]byte, error) {
 		return nil, Error("ERR This Redis command is not allowed from script")
 	case r.readOnly && command.Flags&(Write|MayReplicate) != 0:
 		return nil, Error("ERR Write commands are not allowed from read-only scripts.")
+	case command.Name == "publish":
+		return r.publish(command, args)
 	case command.Run == nil:
 		return r.keyless(command, args)
 	}
@@ -494,6 +497,20 @@ func scriptMayCall(c *Command) bool {
 		return true
 	}
 	return false
+}
+
+// publish publishes a message, unless this run repeats one that has done so.
+func (r *scriptRun) publish(command *Command, args [][]byte) ([]byte, error) {
+	if r.replayed < len(r.published) && slices.EqualFunc(r.published[r.replayed].args, args, bytes.Equal) {
+		r.replayed++
+		return r.published[r.replayed-1].reply, nil
+	}
+	reply, err := r.keyless(command, args)
+	if err == nil && r.tx == nil {
+		r.published = append(r.published, published{args, reply})
+		r.replayed = len(r.published)
+	}
+	return reply, err
 }
 
 // keyless runs a command of the connection, with its reply set apart.

@@ -82,6 +82,7 @@ type Server struct {
 	blocked  waitList
 	pause    pauseState
 	pubSub   pubSub
+	trackers trackers
 	scripts  scripts
 	moving   moving
 	sockets  sockets
@@ -173,6 +174,9 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	}
 	l := cfg.Listener
 	if l == nil {
+		if cfg.Addr == "" {
+			return nil, errors.New("resp: Config.Addr is empty and Config.Listener nil, expected \"host:port\" or a listener")
+		}
 		var lc net.ListenConfig
 		if l, err = lc.Listen(ctx, "tcp", cfg.Addr); err != nil {
 			return nil, fmt.Errorf("resp: listen for clients: %w", err)
@@ -242,6 +246,7 @@ func (s *Server) accept() {
 		}
 		c := s.admit(nc)
 		if c == nil {
+			s.wg.Go(func() { turnAway(nc) })
 			continue
 		}
 		s.wg.Go(func() {
@@ -251,16 +256,20 @@ func (s *Server) accept() {
 	}
 }
 
-// admit makes a connection of what was accepted, or turns it away.
+// turnAway tells a client that there are too many. It is given a second.
+func turnAway(nc net.Conn) {
+	nc.SetDeadline(time.Now().Add(time.Second))
+	nc.Write([]byte("-ERR max number of clients reached\r\n"))
+	nc.Close()
+}
+
+// admit makes a connection of what was accepted. nil: there are too many.
 func (s *Server) admit(nc net.Conn) *Conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stats.connections.Add(1)
 	if int64(len(s.conns)) >= s.settings.maxClients.Load() {
 		s.stats.rejected.Add(1)
-		nc.SetWriteDeadline(time.Now().Add(time.Second))
-		nc.Write([]byte("-ERR max number of clients reached\r\n"))
-		nc.Close()
 		return nil
 	}
 	s.nextID++

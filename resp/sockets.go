@@ -55,16 +55,7 @@ func (s *sockets) target(addr string) *target {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	for _, t := range s.by {
-		if t.addr == addr || !t.mu.TryLock() {
-			continue // it is at work
-		}
-		if now.Sub(t.used) > socketIdle || len(s.by) >= socketsMax {
-			t.hangUp()
-			delete(s.by, t.addr)
-		}
-		t.mu.Unlock()
-	}
+	s.closeIdle(addr, now)
 	t := s.by[addr]
 	if t == nil {
 		if s.by == nil {
@@ -74,6 +65,31 @@ func (s *sockets) target(addr string) *target {
 		s.by[addr] = t
 	}
 	return t
+}
+
+// closeIdle closes what has not been used for a while, and at the bound what was
+// used longest ago; not what is at work, and not the target at an address that is
+// about to be.
+func (s *sockets) closeIdle(but string, now time.Time) {
+	var oldest *target
+	var used time.Time
+	for _, t := range s.by {
+		if t.addr == but || !t.mu.TryLock() {
+			continue
+		}
+		if now.Sub(t.used) > socketIdle {
+			t.hangUp()
+			delete(s.by, t.addr)
+		} else if oldest == nil || t.used.Before(used) {
+			oldest, used = t, t.used
+		}
+		t.mu.Unlock()
+	}
+	if oldest != nil && s.by[but] == nil && len(s.by) >= socketsMax && oldest.mu.TryLock() {
+		oldest.hangUp()
+		delete(s.by, oldest.addr)
+		oldest.mu.Unlock()
+	}
 }
 
 // count is the number of servers that connections are kept to.

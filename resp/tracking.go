@@ -5,6 +5,7 @@ import (
 	"maps"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/slotmesh/slotmesh"
 )
@@ -163,6 +164,13 @@ func (c *Command) isCaching() bool { return c.parent != nil && c.Name == "cachin
 func (t *tracking) changed(key string, gone bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if !gone && t.conn.server.trackers.flushing.Load() > 0 {
+		if _, noted := t.noted[key]; noted {
+			delete(t.noted, key)
+			t.told = append(t.told, key)
+		}
+		return // it is told of all keys, once they are gone
+	}
 	if _, own := t.own[key]; own {
 		delete(t.own, key)
 		if _, noted := t.noted[key]; noted {
@@ -194,8 +202,55 @@ func (t *tracking) matches(key string) bool {
 	return len(t.prefixes) == 0
 }
 
-// invalidate tells the client, or the one that it has named.
+// trackers are who tracks keys, to be told when all are removed.
+type trackers struct {
+	flushing atomic.Int32 // removals of all keys that are under way
+
+	mu  sync.Mutex
+	all map[*tracking]struct{} // guarded by mu
+}
+
+func (l *trackers) add(t *tracking) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.all == nil {
+		l.all = map[*tracking]struct{}{}
+	}
+	l.all[t] = struct{}{}
+}
+
+func (l *trackers) remove(t *tracking) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.all, t)
+}
+
+// flush runs f, which removes all keys, and tells every client that tracks some,
+// once. Who reads a key while f runs is told more than it needs.
+func (l *trackers) flush(f func() error) error {
+	l.flushing.Add(1)
+	err := f()
+	l.flushing.Add(-1) // before they are told: what it has kept back is told of, too
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for t := range l.all {
+		t.mu.Lock()
+		t.tell(func(r *Reply) { r.Null() })
+		t.mu.Unlock()
+	}
+	return err
+}
+
+// invalidate tells of a key.
 func (t *tracking) invalidate(key string) {
+	t.tell(func(r *Reply) {
+		r.Array(1)
+		r.BulkString(key)
+	})
+}
+
+// tell tells the client, or the one that it has named, what it must forget.
+func (t *tracking) tell(what func(*Reply)) {
 	to := t.conn
 	if t.redirect != 0 {
 		if to = t.conn.server.client(t.redirect); to == nil {
@@ -209,16 +264,15 @@ func (t *tracking) invalidate(key string) {
 		r.setProto(3)
 		r.Push(2)
 		r.BulkString("invalidate")
-	case t.redirect != 0:
+	case t.redirect != 0 && to.inPubSub():
 		r.setProto(2)
 		r.Array(3)
 		r.BulkString("message")
 		r.BulkString("__redis__:invalidate")
 	default:
-		return // RESP2 has no way to tell
+		return // RESP2 has no way to tell who does not listen
 	}
-	r.Array(1)
-	r.BulkString(key)
+	what(&r)
 	to.push(r.bytes())
 }
 
@@ -240,6 +294,7 @@ func (t *tracking) breakRedirect() {
 func (c *Conn) leaveTracking() {
 	if c.tracking != nil {
 		c.tracking.watch.Close()
+		c.server.trackers.remove(c.tracking)
 		c.tracking = nil
 		c.tracks.Store(false)
 	}
@@ -355,6 +410,7 @@ func (c *Conn) startTracking(t *tracking) {
 		t.watch.Add(k)
 	}
 	c.leaveTracking()
+	c.server.trackers.add(t)
 	c.tracking = t
 	c.tracks.Store(true)
 }
