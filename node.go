@@ -509,7 +509,7 @@ func (n *node) stopServing() (on SlotSet) {
 // tellGone tells of the watched keys of slots that have gone, once nobody runs
 // there any more: what a command there has begun to watch is told of too.
 func (n *node) tellGone(gone SlotSet) {
-	if n.engine.watches.keys.Load() > 0 && !gone.Empty() {
+	if !gone.Empty() {
 		n.tidy(&gone, func(slot Slot, _ *slotCell) { n.engine.watches.tellSlot(slot, true) }, func() {})
 	}
 }

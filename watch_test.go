@@ -125,6 +125,33 @@ func TestWatchTellsOfTimeAndOfSlotsThatGo(t *testing.T) {
 	})
 }
 
+// What a command begins to watch while its slot goes is told of, though nothing
+// was watched when the slot went.
+func TestWatchAddedWhileTheSlotGoesIsTold(t *testing.T) {
+	n, err := Start(t.Context(), Config{})
+	require.NoError(t, err)
+	defer n.Close()
+	x := n.(*node)
+	told := make(chan string, 1)
+	w := n.Watch(func(key string, gone bool) { told <- fmt.Sprint(key, gone) })
+	defer w.Close()
+	inside, goOn := make(chan struct{}), make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		_ = n.Execute(context.Background(), Request{Keys: []string{"k"}, ReadOnly: true}, func(*Tx) error {
+			close(inside)
+			<-goOn
+			w.Add("k")
+			return nil
+		})
+	})
+	<-inside
+	x.tellGone(oneSlotSet(KeySlot("k")))
+	close(goOn)
+	wg.Wait()
+	require.Equal(t, "ktrue", <-told)
+}
+
 // A watch that is added inside a Tx hears of the next change, whoever makes it.
 func TestWatchAddedInsideATxMissesNothing(t *testing.T) {
 	n, err := Start(t.Context(), Config{})
