@@ -46,7 +46,7 @@ func TestSchedules(t *testing.T) {
 				if w := s.world(seed); len(w.fails) > 0 {
 					tr := &simTrace{max: *simTail}
 					w = s.traced(seed, tr)
-					t.Fatalf("seed %d: %v\n%v\n%s", seed, w.fails, tr, w.dump())
+					t.Fatalf("seed %d: %v\nreplay: go test -run '%s' -sim.schedules=%d -sim.tail=2000\n%v\n%s", seed, w.fails, t.Name(), seed+1, tr, w.dump())
 				}
 			}
 		})

@@ -338,20 +338,34 @@ func (w *simWorld) checkOverlap() {
 		return
 	}
 	who := w.ledger.serving[:0]
+	taken := map[ClusterID]*SlotSet{}
 	for _, n := range w.nodes {
 		if !n.up || n.paused > w.now || n.clusterToBe().IsZero() || n.local() >= n.core.servesUntil() {
 			continue
 		}
-		for _, o := range who {
-			if o.clusterToBe() == n.clusterToBe() && overlap(&o.core.serve.slots, &n.core.serve.slots) {
-				shared := o.core.serve.slots
-				shared.Intersect(&n.core.serve.slots)
-				w.fail("OW1", "%s and %s both serve %s", o.name(), n.name(), shared.String())
-			}
+		all := taken[n.clusterToBe()]
+		if all == nil {
+			all = &SlotSet{}
+			taken[n.clusterToBe()] = all
 		}
+		if overlap(all, &n.core.serve.slots) {
+			w.failOverlap(n, who)
+		}
+		all.Union(&n.core.serve.slots)
 		who = append(who, n)
 	}
 	w.ledger.serving = who
+}
+
+// failOverlap says who serves what n serves too.
+func (w *simWorld) failOverlap(n *simNode, others []*simNode) {
+	for _, o := range others {
+		if o.clusterToBe() == n.clusterToBe() && overlap(&o.core.serve.slots, &n.core.serve.slots) {
+			shared := o.core.serve.slots
+			shared.Intersect(&n.core.serve.slots)
+			w.fail("OW1", "%s and %s both serve %s", o.name(), n.name(), shared.String())
+		}
+	}
 }
 
 // clusterToBe is the cluster of a node, or the one that its START would form.
