@@ -379,16 +379,22 @@ func (n *node) apply(out output) {
 	if n.core.identity <= n.core.savedSeq {
 		n.who.Store(n.core.who) // not before it is saved
 	}
-	on := n.stopServing()
-	n.held = n.sendReady(append(n.held, out.sends...))
-	n.told = append(n.told, out.tells...)
-	n.tellReady()
-	n.startServing(on)
-	if n.core.viewDirty {
+	on, gone := n.stopServing()
+	published := n.core.viewDirty
+	if published {
+		// Before anybody is woken: who waited for a slot that has gone looks here
+		// for its new owner.
 		n.core.viewDirty = false
 		n.publish()
 		id := n.core.id
 		n.id.Store(&id)
+	}
+	n.tellGone(gone)
+	n.held = n.sendReady(append(n.held, out.sends...))
+	n.told = append(n.told, out.tells...)
+	n.tellReady()
+	n.startServing(on)
+	if published {
 		n.changed.notify()
 	}
 	for _, answer := range n.answers {
@@ -478,13 +484,13 @@ func (n *node) tell(what any) {
 // core does not serve any more. It returns the slots that are to be served, once
 // the data that has come for them is live. The lease comes first: a request that
 // began under the old one is not acknowledged.
-func (n *node) stopServing() (on SlotSet) {
+func (n *node) stopServing() (on, gone SlotSet) {
 	s := &n.core.serve
 	n.engine.setLease(s.reign, n.core.servesUntil())
 	if s.version == n.applied.version {
-		return on
+		return on, gone
 	}
-	gone := n.applied.slots
+	gone = n.applied.slots
 	gone.Union(&n.applied.hold)
 	gone.Subtract(&s.slots)
 	gone.Subtract(&s.hold)
@@ -495,7 +501,6 @@ func (n *node) stopServing() (on SlotSet) {
 		n.holding = &hold{over: make(chan struct{}), limit: n.holdLimit()}
 	}
 	n.engine.shut(&gone)
-	n.tellGone(gone)
 	if n.holding != nil {
 		n.engine.setGate(&s.hold, &gate{n.holding})
 	}
@@ -503,7 +508,7 @@ func (n *node) stopServing() (on SlotSet) {
 	on.Subtract(&n.applied.slots)
 	on.Union(n.reopened(s))
 	n.applied = *s
-	return on
+	return on, gone
 }
 
 // tellGone tells of the watched keys of slots that have gone, once nobody runs
