@@ -692,3 +692,30 @@ func TestASlowCommandStallsItsSlotAlone(t *testing.T) {
 	owner, _ := nodes[2].Table().Owner(slot)
 	require.Equal(t, nodes[1].ID(), owner.ID)
 }
+
+// A node without a Dir is a new one when it starts again at its address, where
+// others still look for the old one: what they say to that is not taken for the
+// link to the new.
+func TestANodeAtTheAddressOfAnotherHearsEverybody(t *testing.T) {
+	for round := range 8 {
+		synctest.Test(t, func(t *testing.T) {
+			mem := transport.NewMemory()
+			nodes := form(t, mem, 3, slotmesh.Config{NodeTimeout: nt})
+			defer closeAll(nodes[:2]...)
+			old, addr := nodes[2].ID(), nodes[2].Addr()
+			nodes[2].Close()
+			time.Sleep(4 * nt)
+			again, err := slotmesh.Start(t.Context(), slotmesh.Config{NodeTimeout: nt, Addr: addr, Transport: mem, Seeds: []string{nodes[0].Addr(), nodes[1].Addr(), addr}, Primaries: 3})
+			require.NoError(t, err)
+			defer again.Close()
+			time.Sleep(20 * nt)
+			for _, n := range append(nodes[:2:2], again) {
+				for _, p := range n.Table().Nodes() {
+					if p.ID != old && p.Silent {
+						t.Errorf("round %d: %s finds %s silent", round, n.Addr(), p.Addr)
+					}
+				}
+			}
+		})
+	}
+}

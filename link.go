@@ -308,6 +308,12 @@ func (ls *links) liveLink(id NodeID) *link {
 	return nil
 }
 
+// is reports whether a node is the one that is wanted, in whichever process, or
+// anybody is.
+func (s *sender) is(to wanted) bool {
+	return to.ID.IsZero() || s.ID == to.ID && s.Key == to.Key
+}
+
 // leadsTo reports whether the other side is the one that is wanted.
 func (l *link) leadsTo(to wanted) bool {
 	return l.peer.Key == to.Key && (to.Incarnation == 0 || to.Incarnation == l.peer.Incarnation)
@@ -352,6 +358,13 @@ func (ls *links) connect(to dest, who *sender, d *dialState) {
 		return
 	}
 	delete(ls.dials, to.addr)
+	if !l.peer.is(to.wanted) {
+		// Somebody else lives there now. What is said over this connection is for
+		// who was wanted: it must not take the place of a link to who is there.
+		ls.mu.Unlock()
+		ls.node.hangUp(l.conn)
+		return
+	}
 	l = ls.adopt(l)
 	ls.mu.Unlock()
 	for _, m := range queue {
@@ -529,6 +542,11 @@ func (ls *links) serve(conn net.Conn) {
 	if linkRole(theirs.Role) == roleData {
 		n.serveData(conn, who, &theirs)
 		conn.Close()
+		ls.forget(conn)
+		return
+	}
+	if !who.is(theirs.To) {
+		conn.Close() // it has heard who lives here
 		ls.forget(conn)
 		return
 	}

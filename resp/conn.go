@@ -447,7 +447,7 @@ func (s *Server) errorText(err error) string {
 func adminText(err *slotmesh.AdminError) string {
 	switch {
 	case err.Outcome == slotmesh.Unknown:
-		return "CLUSTERDOWN " + err.Text + " (it may still happen)"
+		return "CLUSTERDOWN " + err.Text // which says that it may still happen
 	case errors.Is(err, slotmesh.ErrClusterDown):
 		return "CLUSTERDOWN " + err.Text
 	case errors.Is(err, slotmesh.ErrTryAgain):

@@ -191,7 +191,7 @@ func TestSort(t *testing.T) {
 		[2]string{`SORT {t}l BY nosort DESC LIMIT 1 2`, "*2\r\n$1\r\n2\r\n$2\r\n10\r\n"},
 		[2]string{`SORT {t}l BY nosort LIMIT 1 2`, "*2\r\n$1\r\n1\r\n$2\r\n10\r\n"},
 		[2]string{`SORT {t}l BY w_*`, "-ERR BY option of SORT denied in Cluster mode.\r\n"},
-		[2]string{`SORT {t}l GET #`, "-ERR GET option of SORT denied in Cluster mode.\r\n"},
+		[2]string{`SORT {t}l GET x`, "-ERR GET option of SORT denied in Cluster mode.\r\n"},
 		[2]string{`SORT {t}l GET w_* BY w_*`, "-ERR GET option of SORT denied in Cluster mode.\r\n"},
 		[2]string{`SORT {t}l BY w_* wrong`, "-ERR BY option of SORT denied in Cluster mode.\r\n"},
 		[2]string{`SORT {t}l wrong BY w_*`, "-ERR syntax error\r\n"},

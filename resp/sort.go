@@ -38,6 +38,7 @@ type sortOptions struct {
 	descending, alpha bool
 	natural           bool // BY a pattern without '*': in the order of the value
 	start, count      int64
+	itself            int // how often GET # asks for the element itself; 0: not at all, which is once
 	store             int // the argument, 0: none
 }
 
@@ -62,6 +63,9 @@ func (c *Call) sort(readOnly bool) error {
 	}
 	if elements, err = o.order(elements, e.Kind); err != nil {
 		return err
+	}
+	if o.itself > 1 {
+		elements = eachTimes(elements, o.itself)
 	}
 	if o.store > 0 {
 		return c.sortStore(o.store, elements)
@@ -104,12 +108,25 @@ func (c *Call) sortOptions(readOnly bool) (o sortOptions, err error) {
 			}
 			o.natural = true
 		case c.Is(i, "get") && behind >= 1:
-			return o, errSortGet
+			i++
+			if string(c.Args[i]) != "#" {
+				return o, errSortGet // as with BY; Redis 7.0 refuses #, too, which names no key
+			}
+			o.itself++
 		default:
 			return o, errSyntax
 		}
 	}
 	return o, nil
+}
+
+// eachTimes has each element n times in a row.
+func eachTimes(elements []string, n int) []string {
+	out := make([]string, 0, len(elements)*n)
+	for _, e := range elements {
+		out = append(out, slices.Repeat([]string{e}, n)...)
+	}
+	return out
 }
 
 // sortElements are the members of a collection: of a list from head to tail, of
