@@ -5,7 +5,7 @@ package slotmesh
 type mutant uint8
 
 const (
-	mutNone mutant = iota
+	_ mutant = iota // none
 
 	// Saving and counting.
 	mutGrantUnsaved   // a grant leaves before the promise is saved

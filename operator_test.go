@@ -464,11 +464,11 @@ func TestOperationWhoseSlotIsTaken(t *testing.T) {
 func TestOperationNeedsAnOpenShard(t *testing.T) {
 	t.Parallel()
 	const want = "CLUSTERDOWN this node's shard is not open"
-	w, _, _, _, d := withoutOwner(t)
+	_, _, _, _, d := withoutOwner(t)
 	d.core.lead.opened = false
 	require.Equal(t, want, d.addSlots("5").String())
 
-	w, _, _, _, d = withoutOwner(t)
+	w, _, _, _, d := withoutOwner(t)
 	w.hold = kindsOf(msgAccept)
 	r := d.addSlots("5")
 	w.deliver()
@@ -496,12 +496,12 @@ func TestCommandsOfADeposedPrimary(t *testing.T) {
 	depose := func(a, b *ruleNode) {
 		a.gets(b, &updateMsg{Shards: []shardRow{{a.shard(), Epoch{99, false, NodeID{0xee}}}}})
 	}
-	w, a, b, _, _ := withoutOwner(t)
+	_, a, b, _, _ := withoutOwner(t)
 	r := a.delSlots("10")
 	depose(a, b)
 	require.Equal(t, "CLUSTERDOWN another node leads the shard now, nothing has changed", r.String())
 
-	w, a, b, _, _ = withoutOwner(t)
+	w, a, b, _, _ := withoutOwner(t)
 	w.lose = kindsOf(msgMove)
 	r = a.delSlots("10")
 	a.freezes(false)

@@ -151,7 +151,6 @@ type simNode struct {
 	durableEpoch         uint64
 	knownPeers           map[NodeID]simPeerSeen
 	knownShards          map[ShardID]Epoch
-	silentSince          time.Duration
 	isolatedAt           time.Duration
 	isolatedIn           voterVersion
 	forcedAt             time.Duration // when it has won by force

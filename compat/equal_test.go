@@ -10,3 +10,13 @@ func TestCommandsAreAnsweredAsByRedis(t *testing.T) {
 	p.compare(newGenerator(t, *firstSeed), *commandCount, *mostShown, func(d *difference) { t.Errorf("%s", d) })
 	p.report(t)
 }
+
+// What is never sent has its reason, like every answer that may differ.
+func TestEveryDifferenceHasItsReason(t *testing.T) {
+	for _, u := range append(unequals(), notSent()...) {
+		if u.commands == "" || u.reason == "" {
+			t.Errorf("%q: reason %q, want one", u.commands, u.reason)
+		}
+		t.Logf("%s: %s", u.commands, u.reason)
+	}
+}

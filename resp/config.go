@@ -214,16 +214,6 @@ func (s *settings) apply(row *setting) {
 	}
 }
 
-// text is the value of a setting.
-func (s *settings) text(name string) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if row := s.byName[name]; row != nil {
-		return row.value
-	}
-	return ""
-}
-
 // parse returns a value as it is kept, or what is wrong with it.
 func (row *setting) parse(value string) (string, error) {
 	bad := func(format string, args ...any) (string, error) { return "", fmt.Errorf(format, args...) }

@@ -251,7 +251,7 @@ func atoi(text []byte) int64 {
 		end++
 	}
 	n, _ := strconv.ParseInt(string(text[:end]), 10, 64) // the nearest, where it is too large
-	return int64(int32(n)) // what C's int holds of it
+	return int64(int32(n))                               // what C's int holds of it
 }
 
 // intBetween is argument i as a number within bounds; text is the error where it

@@ -22,7 +22,6 @@ type sockets struct {
 	by     map[string]*target // guarded by mu, by address
 	doubts map[doubtKey][sha1.Size]byte
 	order  []doubtKey // guarded by mu: oldest first
-	closed bool       // guarded by mu
 }
 
 const (
