@@ -177,9 +177,9 @@ func (c *Conn) flush() error {
 	if !c.writing {
 		return nil
 	}
+	c.settleTally() // who has a reply finds it counted
 	err := c.write(c.reply.bytes())
 	c.reply.clear()
-	c.settleTally()
 	c.began, c.writing = 0, false
 	c.writeMu.Unlock()
 	return err

@@ -324,7 +324,7 @@ func (m *migration) send(values []sending) error {
 }
 
 // exchange sends values and reads what became of them. A connection that was
-// kept and is found dead is replaced once, where nothing can have happened.
+// kept and is found dead is replaced once, as in Redis.
 func (m *migration) exchange(t *target, values []sending) error {
 	kept := t.conn != nil
 	err := m.exchangeOnce(t, values)
@@ -333,11 +333,17 @@ func (m *migration) exchange(t *target, values []sending) error {
 		return err
 	}
 	t.hangUp()
-	started := slices.ContainsFunc(values, func(v sending) bool { return v.state != notSent })
-	if kept && !lost.timeout && !started {
-		if err = m.exchangeOnce(t, values); errors.As(err, &lost) {
-			t.hangUp()
+	if !kept || lost.timeout {
+		return err
+	}
+	// What may have arrived is known as ours, should it be in the way.
+	for _, v := range values {
+		if v.state == unknown {
+			m.conn.server.sockets.remember(m.addr, v.key, sha1.Sum(v.payload))
 		}
+	}
+	if err = m.exchangeOnce(t, values); errors.As(err, &lost) {
+		t.hangUp()
 	}
 	return err
 }
