@@ -47,11 +47,11 @@ type jobs struct {
 	refuses bool       // whatever is to come: the node is being reset
 	out     map[uint64]*outgoing
 	in      map[uint64]*incoming
-	owned   map[Slot]uint64 // move under which a slot was served here last
+	kept    *kept
 }
 
 func newJobs(n *node) *jobs {
-	return &jobs{n: n, out: map[uint64]*outgoing{}, in: map[uint64]*incoming{}, owned: map[Slot]uint64{}}
+	return &jobs{n: n, out: map[uint64]*outgoing{}, in: map[uint64]*incoming{}, kept: n.kept}
 }
 
 // ---- the giver
@@ -685,6 +685,7 @@ type incoming struct {
 	sums     map[Slot]uint64
 	complete bool       // guarded by the lock of jobs
 	stage    *heldStage // what the core waits for, nil: not yet; guarded by the lock of jobs
+	moves    moveRuns   // of the stage; the same
 	text     string     // why it is refused
 }
 
@@ -706,6 +707,10 @@ func (j *jobs) receiveBegin(s *dataServer, b *dataBegin) {
 	in := &incoming{job: b.job, from: s, order: b.order, slots: b.slots, sums: map[Slot]uint64{}}
 	stale := j.admit(in)
 	if in.text != "" {
+		return
+	}
+	if err := j.forgetStaged(&in.slots); err != nil {
+		in.refuse("%v", err)
 		return
 	}
 	for _, old := range stale {
@@ -845,10 +850,10 @@ func (j *jobs) receiveEnd(s *dataServer, d *dataEnd) {
 	}
 	j.mu.Lock()
 	in.complete, in.order.position = true, d.position
-	h := in.stage
+	wanted, moves := in.stage != nil, in.moves
 	j.mu.Unlock()
-	if h != nil {
-		j.held(d.job, d.position)
+	if wanted {
+		j.held(moves, d.job, d.position)
 	}
 }
 
@@ -872,19 +877,31 @@ func (j *jobs) stage(h *heldStage) {
 	j.mu.Lock()
 	in := j.in[h.Job]
 	if in != nil {
-		in.stage = h
+		in.stage, in.moves = h, slices.Clone(h.Slots)
 	}
 	ready := in != nil && in.complete && in.order.position == h.Position
 	j.mu.Unlock()
 	if ready {
-		job, position := h.Job, h.Position
-		j.n.later(func(s *state, now time.Duration) output { return s.stageHeld(now, job, position) })
+		moves, job, position := in.moves, h.Job, h.Position
+		j.n.wg.Go(func() { j.held(moves, job, position) })
 	}
 }
 
-// held tells the core that the data of a job is here.
-func (j *jobs) held(job, position uint64) {
+// held tells the core that the data of a job is here, once that is remembered.
+func (j *jobs) held(moves moveRuns, job, position uint64) {
+	moves.each(func(slot Slot, move uint64) { j.kept.set(cellStaged, slot, move) })
+	if err := j.kept.save(); err != nil {
+		return // the node serves no more
+	}
 	_ = j.n.post(j.n.ctx, func(s *state, now time.Duration) output { return s.stageHeld(now, job, position) })
+}
+
+// forgetStaged is for slots whose staged data is about to go.
+func (j *jobs) forgetStaged(slots *SlotSet) error {
+	for slot := range slots.All() {
+		j.kept.set(cellStaged, slot, 0)
+	}
+	return j.kept.save()
 }
 
 // hungUp drops what has come over a connection that has ended, unless the core
@@ -922,8 +939,9 @@ func (j *jobs) unstage(in *incoming) {
 		if c.staging == in.job && c.adopting.Load() == nil {
 			c.staging = 0
 			j.dropData(slot)
+			j.kept.set(cellStaged, slot, 0)
 		}
-	}, func() {})
+	}, j.kept.saveLater)
 }
 
 // adopt is called by the run loop before slots that have come are served: what
@@ -932,7 +950,7 @@ func (j *jobs) unstage(in *incoming) {
 func (j *jobs) adopt(runs moveRuns, kept SlotSet) {
 	slots := runs.slots()
 	back := j.backFromNobody(runs)
-	jobs := j.stagedFor(runs)
+	jobs, before := j.stagedFor(runs)
 	pending := &hold{over: make(chan struct{}), limit: j.n.cfg.NodeTimeout}
 	turns := map[Slot]uint32{} // of the kept ones
 	for slot := range slots.All() {
@@ -949,14 +967,18 @@ func (j *jobs) adopt(runs moveRuns, kept SlotSet) {
 		if kept.Contains(slot) && c.turn.Load() != turns[slot] || !kept.Contains(slot) && c.adopting.Load() != pending {
 			return // it has gone, and come again, before anybody could look
 		}
-		staged := c.staging != 0 && c.staging == jobs[slot]
+		staged := c.staging != 0 && c.staging == jobs[slot] || c.staging == 0 && before.Contains(slot)
 		stays := staged || back.Contains(slot) || kept.Contains(slot) || c.imported
 		c.staging, c.imported = 0, false
 		if !stays {
 			j.dropData(slot)
 		}
+		j.kept.set(cellStaged, slot, 0)
 		c.adopting.CompareAndSwap(pending, nil)
-	}, func() { close(pending.over) })
+	}, func() {
+		close(pending.over)
+		j.kept.saveLater()
+	})
 }
 
 // mark is called by the run loop when the mark of a slot has changed. An old copy
@@ -986,28 +1008,30 @@ func (j *jobs) mark(t markTell) {
 	}, func() { close(pending.over) })
 }
 
-// stagedFor is the jobs with which all data of slots has come, for these moves.
-func (j *jobs) stagedFor(runs moveRuns) map[Slot]uint64 {
+// stagedFor is the jobs with which all data of slots has come, for these moves,
+// and the slots whose data had come before this start.
+func (j *jobs) stagedFor(runs moveRuns) (jobs map[Slot]uint64, before SlotSet) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	jobs := map[Slot]uint64{}
+	jobs = map[Slot]uint64{}
 	runs.each(func(slot Slot, move uint64) {
 		for id, in := range j.in {
 			if in.complete && in.stage != nil && in.stage.names(slot, move) {
 				jobs[slot] = id
 			}
 		}
+		if j.kept.at(cellStaged, slot) == move {
+			before.Add(slot)
+		}
 	})
-	return jobs
+	return jobs, before
 }
 
 // backFromNobody is the slots that were served here and have only been nobody's
 // since: what they hold is still right.
 func (j *jobs) backFromNobody(runs moveRuns) (back SlotSet) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
 	runs.each(func(slot Slot, move uint64) {
-		if was, ok := j.owned[slot]; ok && was+2 == move && j.n.core.wentToNobody(slot, was+1) {
+		if j.kept.back(slot, move) {
 			back.Add(slot)
 		}
 	})
@@ -1018,15 +1042,6 @@ func (j *jobs) backFromNobody(runs moveRuns) (back SlotSet) {
 func (j *jobs) dropData(slot Slot) {
 	if err := j.n.cfg.Store.Drop(uint16(slot)); err != nil && !errors.Is(err, store.ErrClosed) {
 		j.n.cfg.Logger.Error("the store does not drop a slot", "slot", slot, "error", err)
-	}
-}
-
-// served notes under which moves slots are served here now.
-func (j *jobs) served(slots *SlotSet, v *table) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	for slot := range slots.All() {
-		j.owned[slot] = v.slots.at(slot).move
 	}
 }
 

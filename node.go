@@ -109,6 +109,7 @@ type node struct {
 	links    *links
 	data     *dataConns
 	jobs     *jobs
+	kept     *kept
 	pubSub   pubSub
 	saver    *saver
 	listener net.Listener
@@ -201,6 +202,11 @@ func (n *node) open() error {
 		crand.Read(b[:])
 		n.cfg.Host = hex.EncodeToString(b[:])
 	}
+	var err error
+	n.kept = newKept(n)
+	if cells, err = n.kept.load(cells); err != nil {
+		return fmt.Errorf("%w (in %s)", err, n.cfg.Dir)
+	}
 	core, err := newState(coreConfig{nodeTimeout: n.cfg.NodeTimeout, maxVoters: n.cfg.MaxVoters, incarnation: random64() | 1,
 		host: n.cfg.Host, addr: n.addr, clientAddr: n.cfg.ClientAddr, form: n.cfg.formNumbers(), alone: n.cfg.alone(),
 		volatile: n.meta == nil, random: random64}, cells)
@@ -208,6 +214,7 @@ func (n *node) open() error {
 		return fmt.Errorf("%w (in %s)", err, n.cfg.Dir)
 	}
 	n.core = core
+	n.kept.begin(core)
 	return n.checkCompany()
 }
 
@@ -415,6 +422,7 @@ func (n *node) refreshView() {
 }
 
 func (n *node) publish() {
+	n.kept.saveLater() // the cluster may be another one
 	v := n.core.publish()
 	v.look = n.links.look
 	n.engine.view.Store(v)
@@ -544,7 +552,7 @@ func (n *node) startServing(on SlotSet) {
 			n.seen.Union(&on)
 			n.engine.sweeper.noteSlots(&first)
 		}
-		n.jobs.served(&on, &n.core.table)
+		n.kept.served(&on, &n.core.table)
 		n.engine.setGate(&on, n.openGate())
 	}
 	for _, h := range n.ended {

@@ -60,6 +60,7 @@ func (n *node) resetPaused(ctx context.Context, hard bool) error {
 	})
 	if err == nil {
 		n.dropAll() // of slots that it no longer had
+		err = n.kept.clear()
 	}
 	return err
 }

@@ -1,0 +1,198 @@
+package slotmesh
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+)
+
+// What a store holds of slots that this node does not serve may be right when
+// they come to be served here. Where the store outlives the process that has to
+// be known to the next one, so it is saved beside the core's cells:
+//
+//	staged  all of a slot, as it will be under the move that brings it here; it is
+//	        saved before the giver hears that the data is here
+//	owned   the move under which a slot was served here last: if it has only been
+//	        nobody's since, its keys are still right
+const (
+	cellStaged cellKind = 200 + iota // page
+	cellOwned                        // page
+)
+
+// keptCell is the value of such a cell. Moves count within a cluster.
+type keptCell struct {
+	Cluster ClusterID
+	Runs    moveRuns
+}
+
+func (c *keptCell) check() error { return c.Runs.check() }
+
+// kept remembers which copies are right. Saves of it are few: one per group of
+// slots that comes.
+type kept struct {
+	n      *node
+	saving sync.Mutex // one save at a time, so that they keep their order
+
+	mu       sync.Mutex // guards what follows
+	moves    map[cellKind]map[Slot]uint64
+	dirty    map[cellKey]struct{}
+	cluster  ClusterID // as saved last
+	released SlotSet   // were nobody's at the start, and this node's before
+}
+
+func newKept(n *node) *kept {
+	return &kept{n: n, moves: map[cellKind]map[Slot]uint64{cellStaged: {}, cellOwned: {}}, dirty: map[cellKey]struct{}{}}
+}
+
+// load takes its own cells out of what was saved.
+func (k *kept) load(cells []cell) (rest []cell, err error) {
+	for _, c := range cells {
+		moves := k.moves[c.key.kind]
+		if moves == nil {
+			rest = append(rest, c)
+			continue
+		}
+		err := loadChecked(c, func(v *keptCell) {
+			k.cluster = v.Cluster
+			v.Runs.each(func(slot Slot, move uint64) { moves[slot] = move })
+		})
+		if err != nil {
+			return nil, fmt.Errorf("slotmesh: saved copies, page %d: %w", c.key.page, err)
+		}
+	}
+	return rest, nil
+}
+
+// begin compares what was loaded with the table that was.
+func (k *kept) begin(s *state) {
+	if k.cluster != s.cluster {
+		clear(k.moves[cellStaged])
+		clear(k.moves[cellOwned])
+	}
+	k.cluster = s.cluster
+	for slot, move := range k.moves[cellOwned] {
+		if s.table.slots.at(slot) == (slotEntry{move: move + 1}) {
+			k.released.Add(slot)
+		}
+	}
+}
+
+// set notes a move of a slot; 0 is none.
+func (k *kept) set(kind cellKind, slot Slot, move uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.setLocked(kind, slot, move)
+}
+
+func (k *kept) setLocked(kind cellKind, slot Slot, move uint64) {
+	if k.moves[kind][slot] == move {
+		return
+	}
+	if move == 0 {
+		delete(k.moves[kind], slot)
+	} else {
+		k.moves[kind][slot] = move
+	}
+	k.dirty[cellKey{kind: kind, page: uint8(slot / pageSlots)}] = struct{}{}
+}
+
+// served notes under which moves slots are served here now.
+func (k *kept) served(slots *SlotSet, t *table) {
+	k.mu.Lock()
+	for slot := range slots.All() {
+		k.setLocked(cellOwned, slot, t.slots.at(slot).move)
+	}
+	k.mu.Unlock()
+	k.saveLater()
+}
+
+func (k *kept) at(kind cellKind, slot Slot) uint64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.moves[kind][slot]
+}
+
+// back reports whether what was served here under a move is right under another:
+// the slot has only been nobody's between. The run loop calls it.
+func (k *kept) back(slot Slot, move uint64) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	was := k.moves[cellOwned][slot]
+	return was != 0 && was+2 == move && (k.released.Contains(slot) || k.n.core.wentToNobody(slot, was+1))
+}
+
+// clear forgets everything: the store has been emptied.
+func (k *kept) clear() error {
+	k.mu.Lock()
+	for kind, moves := range k.moves {
+		for slot := range moves {
+			k.dirty[cellKey{kind: kind, page: uint8(slot / pageSlots)}] = struct{}{}
+		}
+		clear(moves)
+	}
+	k.released = SlotSet{}
+	k.mu.Unlock()
+	return k.save()
+}
+
+// save returns when all that was set before is saved.
+func (k *kept) save() error {
+	k.saving.Lock()
+	defer k.saving.Unlock()
+	cells := k.takeDirty()
+	if k.n.meta == nil || len(cells) == 0 {
+		return nil
+	}
+	return k.n.meta.save(cells)
+}
+
+// saveLater is for what may be lost in a crash: then keys are dropped that could
+// have stayed.
+func (k *kept) saveLater() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	who := k.n.who.Load()
+	if k.n.meta != nil && who != nil && (len(k.dirty) > 0 || k.cluster != who.Cluster) {
+		k.n.wg.Go(func() { _ = k.save() }) // a disk that fails ends the node, as the saver finds out
+	}
+}
+
+func (k *kept) takeDirty() []cell {
+	cluster := k.n.who.Load().Cluster
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.cluster != cluster {
+		k.cluster = cluster
+		for kind, moves := range k.moves {
+			for slot := range moves {
+				k.dirty[cellKey{kind: kind, page: uint8(slot / pageSlots)}] = struct{}{}
+			}
+		}
+	}
+	cells := make([]cell, 0, len(k.dirty))
+	for key := range k.dirty {
+		cells = append(cells, cell{key, k.encode(key)})
+	}
+	clear(k.dirty)
+	slices.SortFunc(cells, func(a, b cell) int { return a.key.compare(b.key) })
+	return cells
+}
+
+// encode is the value of a cell; nil if it is to go.
+func (k *kept) encode(key cellKey) []byte {
+	c := keptCell{Cluster: k.cluster}
+	first := Slot(key.page) * pageSlots
+	for i := range Slot(pageSlots) {
+		if move := k.moves[key.kind][first+i]; move != 0 {
+			c.Runs.add(first+i, move)
+		}
+	}
+	if len(c.Runs) == 0 {
+		return nil
+	}
+	b, err := encodeValue(&c)
+	if err != nil {
+		panic(fmt.Sprintf("slotmesh: encoding copies of slots: %v", err)) // the type is encodable
+	}
+	return b
+}

@@ -1,0 +1,159 @@
+package slotmesh
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/slotmesh/slotmesh/store"
+	"github.com/slotmesh/slotmesh/transport"
+	"github.com/stretchr/testify/require"
+)
+
+// durableNodes starts three nodes with stores and folders that outlive them.
+func durableNodes(t *testing.T, f *transport.Faults) (nodes []*node, cfgs []Config) {
+	seeds := []string{"a:1", "b:1", "c:1"}
+	dir := t.TempDir()
+	for i, addr := range seeds {
+		c := Config{Addr: addr, Seeds: seeds, Primaries: 3, Transport: f.Node(addr[:1]), NodeTimeout: driverNT, Dir: fmt.Sprint(dir, "/", i), Store: store.NewMemory()}
+		nodes, cfgs = append(nodes, startNode(t, c)), append(cfgs, c)
+	}
+	for _, n := range nodes {
+		isReady(t, n)
+	}
+	return nodes, cfgs
+}
+
+// Between the taker's word that it holds the data and its first answer for the
+// slot nobody else may have it any more.
+func TestATakerThatRestartsHoldsWhatItSaidItHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFaults(t)
+		nodes, cfgs := durableNodes(t, f)
+		key := keyOf(nodes[0], 0)
+		require.NoError(t, nodes[0].Client().Set(t.Context(), key, []byte("precious")))
+		f.SetBoth("a", "b", transport.Link{Delay: 50 * time.Millisecond})
+		f.SetBoth("a", "c", transport.Link{Delay: 50 * time.Millisecond})
+		moved := make(chan error, 1)
+		go func() { moved <- nodes[0].Admin().MoveSlots(context.Background(), slotOf(key), nodes[1].ID()) }()
+		until(t, driverNT, "MOVE is not out", func() bool { return moveIsOut(t, nodes[0]) })
+		require.NoError(t, nodes[1].Close())
+		nodes[1] = startNode(t, cfgs[1])
+		require.NoError(t, <-moved)
+		isReady(t, nodes[1])
+		v, err := nodes[2].Client().Get(t.Context(), key)
+		require.NoError(t, err)
+		require.Equal(t, "precious", string(v))
+		until(t, 5*driverNT, "the giver drops its copy", func() bool { return nodes[0].engine.keys(KeySlot(key)) == 0 })
+		v, err = nodes[2].Client().Get(t.Context(), key)
+		require.NoError(t, err)
+		require.Equal(t, "precious", string(v))
+	})
+}
+
+// What has come in part is no copy.
+func TestATakerThatRestartsHalfWayHoldsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFaults(t)
+		nodes, cfgs := durableNodes(t, f)
+		key := keyOf(nodes[0], 0)
+		require.NoError(t, nodes[0].Client().Set(t.Context(), key, []byte("old")))
+		f.SetBoth("a", "b", transport.Link{Delay: 100 * time.Millisecond})
+		ctx, cancel := context.WithCancel(t.Context())
+		moved := make(chan error, 1)
+		go func() { moved <- nodes[0].Admin().MoveSlots(ctx, slotOf(key), nodes[1].ID()) }()
+		until(t, driverNT, "the data has not come", func() bool {
+			c := nodes[1].engine.makeCell(KeySlot(key))
+			c.mu.RLock()
+			defer c.mu.RUnlock()
+			keys, err := cfgs[1].Store.Len(uint16(KeySlot(key)))
+			return err == nil && keys > 0
+		})
+		require.NoError(t, nodes[1].Close())
+		cancel()
+		require.Error(t, <-moved)
+		f.Heal()
+		nodes[1] = startNode(t, cfgs[1])
+		isReady(t, nodes[1])
+		_, err := nodes[0].Client().Delete(t.Context(), key)
+		require.NoError(t, err)
+		require.NoError(t, nodes[0].Admin().SetSlots(t.Context(), slotOf(key), nodes[1].ID()), "it is empty")
+		_, err = nodes[2].Client().Get(t.Context(), key)
+		require.ErrorIs(t, err, ErrNotFound)
+	})
+}
+
+func TestKeysOfASlotThatWasReleasedStayOverARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFaults(t)
+		nodes, cfgs := durableNodes(t, f)
+		n, key := nodes[0], keyOf(nodes[0], 0)
+		slots := slotOf(key)
+		require.NoError(t, n.Client().Set(t.Context(), key, []byte("v")))
+		require.NoError(t, n.Admin().DelSlots(t.Context(), slots))
+		time.Sleep(driverNT)
+		restart := func() {
+			require.NoError(t, n.Close())
+			n = startNode(t, cfgs[0])
+			until(t, 10*driverNT, "it does not lead", func() bool {
+				return ask(t, n, func(s *state) bool { return s.lead != nil && s.lead.opened })
+			})
+		}
+		restart()
+		require.NoError(t, n.Admin().AddSlots(t.Context(), slots))
+		v, err := nodes[1].Client().Get(t.Context(), key)
+		require.NoError(t, err)
+		require.Equal(t, "v", string(v))
+
+		// With another owner between they are old.
+		require.NoError(t, n.Admin().DelSlots(t.Context(), slots))
+		restart()
+		require.NoError(t, nodes[1].Admin().AddSlots(t.Context(), slots))
+		require.NoError(t, n.Close())
+		require.NoError(t, nodes[1].Admin().DelSlots(t.Context(), slots))
+		n = startNode(t, cfgs[0])
+		until(t, 10*driverNT, "it does not lead", func() bool {
+			_, owned := n.Table().Owner(KeySlot(key))
+			return !owned && ask(t, n, func(s *state) bool { return s.lead != nil && s.lead.opened })
+		})
+		require.NoError(t, n.Admin().AddSlots(t.Context(), slots))
+		_, err = nodes[1].Client().Get(t.Context(), key)
+		require.ErrorIs(t, err, ErrNotFound)
+	})
+}
+
+func TestCopiesThatWereSavedBelongToACluster(t *testing.T) {
+	cells := func(c ClusterID) []cell {
+		k := newKept(&node{})
+		k.n.who.Store(&sender{Cluster: c})
+		k.set(cellStaged, 5, 7)
+		k.set(cellOwned, 9000, 3)
+		return k.takeDirty()
+	}
+	core := func(c ClusterID) *state {
+		s := &state{cluster: c, table: newTable(0)}
+		s.table.setSlot(9000, slotEntry{move: 4})
+		return s
+	}
+	here, there := ClusterID{1}, ClusterID{2}
+	for _, row := range []struct {
+		of   ClusterID
+		want bool
+	}{{here, true}, {there, false}} {
+		k := newKept(&node{})
+		rest, err := k.load(append(cells(row.of), cell{key: cellKey{kind: cellNode}}))
+		require.NoError(t, err)
+		require.Equal(t, []cell{{key: cellKey{kind: cellNode}}}, rest, "the core's")
+		k.begin(core(here))
+		require.Equal(t, row.want, k.at(cellStaged, 5) == 7)
+		require.Equal(t, row.want, k.back(9000, 5))
+		if row.want {
+			require.False(t, k.released.Contains(5))
+			require.False(t, k.moves[cellOwned][9000]+2 == 6)
+		}
+	}
+	_, err := newKept(&node{}).load([]cell{{cellKey{kind: cellStaged, page: 3}, []byte{0xc1}}})
+	require.ErrorContains(t, err, "saved copies, page 3")
+}
