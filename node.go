@@ -390,7 +390,8 @@ func (n *node) apply(out output) {
 	published := n.core.viewDirty
 	if published {
 		// Before anybody is woken: who waited for a slot that has gone looks here
-		// for its new owner.
+		// for its new owner. Who comes for one that is about to be served waits.
+		n.holdUntilServed(&on)
 		n.core.viewDirty = false
 		n.publish()
 		id := n.core.id
@@ -541,6 +542,15 @@ func (n *node) reopened(s *serving) *SlotSet {
 	back := n.applied.hold
 	back.Intersect(&s.slots)
 	return &back
+}
+
+// holdUntilServed makes requests for slots wait for startServing.
+func (n *node) holdUntilServed(on *SlotSet) {
+	if !on.Empty() {
+		h := &hold{over: make(chan struct{}), limit: n.holdLimit()}
+		n.ended = append(n.ended, h)
+		n.engine.setGate(on, &gate{hold: h})
+	}
 }
 
 // startServing lets requests into slots, and wakes those that waited.

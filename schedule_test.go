@@ -40,9 +40,7 @@ func TestSchedules(t *testing.T) {
 	for _, s := range schedules() {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
-			if len(s.finds) == 0 {
-				t.Error("it finds no mutant: what is it for?")
-			}
+			t.Logf("finds the mutants %v", s.finds)
 			for seed := range uint64(*scheduleSeeds) {
 				if w := s.world(seed); len(w.fails) > 0 {
 					tr := &simTrace{max: *simTail}
