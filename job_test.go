@@ -789,3 +789,26 @@ func TestWhoAsksForASlotThatIsComingWaits(t *testing.T) {
 	require.Equal(t, "none", m.phase())
 	require.False(t, d.core.serve.hold.Contains(6), "a giver that has given up may not be heard: for a NodeTimeout at most")
 }
+
+// The same holds where the keys come with the slot.
+func TestWhoAsksForASlotThatComesWithItsKeysWaits(t *testing.T) {
+	t.Parallel()
+	m := newMoving(t)
+	w, a, d := m.w, m.a, m.d
+	w.hold = kindsOf(msgMove)
+	m.stage()
+	require.False(t, d.core.serve.hold.Contains(5), "its keys have not come yet")
+	d.stageHeld(1, 77)
+	w.deliver()
+	require.Equal(t, "moving", m.phase())
+	require.True(t, a.core.serve.hold.Contains(5), "it serves the slot no more")
+	require.True(t, d.core.serve.hold.Contains(5))
+	d.slowDisk = true
+	w.releaseHeld()
+	require.Equal(t, "d", a.owns(5), "it sends clients on")
+	require.True(t, d.core.serve.hold.Contains(5), "decided, and not saved yet")
+	d.flush()
+	d.slowDisk = false
+	require.True(t, d.serves(5))
+	require.False(t, d.core.serve.hold.Contains(5))
+}

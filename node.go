@@ -389,14 +389,15 @@ func (n *node) apply(out output) {
 	on, gone := n.stopServing()
 	published := n.core.viewDirty
 	if published {
-		// Before anybody is woken: who waited for a slot that has gone looks here
-		// for its new owner. Who comes for one that is about to be served waits.
+		// Before a slot that has gone is closed, and anybody is woken: who finds it
+		// closed looks here for its new owner. Who comes for one that is about to be served waits.
 		n.holdUntilServed(&on)
 		n.core.viewDirty = false
 		n.publish()
 		id := n.core.id
 		n.id.Store(&id)
 	}
+	n.engine.shut(&gone)
 	n.tellGone(gone)
 	n.held = n.sendReady(append(n.held, out.sends...))
 	n.told = append(n.told, out.tells...)
@@ -489,9 +490,10 @@ func (n *node) tell(what any) {
 	}
 }
 
-// stopServing publishes the lease and keeps requests out of the slots that the
-// core does not serve any more. It returns the slots that are to be served, once
-// the data that has come for them is live. The lease comes first: a request that
+// stopServing publishes the lease and makes requests for the slots that are on
+// hold wait. It returns the slots that have gone, which are to be closed once the
+// table says where they are, and those that are to be served, once the data that
+// has come for them is live. The lease comes first: a request that
 // began under the old one is not acknowledged.
 func (n *node) stopServing() (on, gone SlotSet) {
 	s := &n.core.serve
@@ -509,7 +511,6 @@ func (n *node) stopServing() (on, gone SlotSet) {
 	if n.holding = nil; !s.hold.Empty() {
 		n.holding = &hold{over: make(chan struct{}), limit: n.holdLimit()}
 	}
-	n.engine.shut(&gone)
 	if n.holding != nil {
 		n.engine.setGate(&s.hold, &gate{n.holding})
 	}

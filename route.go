@@ -431,7 +431,7 @@ func (s *state) holdComing(l *leadership, hold *SlotSet) {
 		hold.Union(&l.fresh[i].slots)
 	}
 	for _, h := range s.stages {
-		if h.InPlace && h.ready && !h.waited && h.inEpoch == l.epoch {
+		if h.ready && !h.waited && h.inEpoch == l.epoch {
 			coming := h.Slots.slots()
 			coming.Subtract(&l.mine)
 			hold.Union(&coming)
