@@ -52,7 +52,9 @@ const (
 	defaultLimit = 10 // NodeTimeouts
 )
 
-// Get returns the value of a plain key, or ErrNotFound.
+// Get returns the value of a plain key, or ErrNotFound. A key that is a
+// collection of the application's is a *CommandError with code WRONGTYPE, here
+// and wherever a plain value is read.
 func (c *Client) Get(ctx context.Context, key string) ([]byte, error) {
 	e := &c.n.engine
 	if len(key) <= e.maxKey && !e.closed.Load() && ctx.Err() == nil && !inTx(ctx) {

@@ -217,3 +217,29 @@ func TestAnErrorThatACommandPassesOnIsItsOwn(t *testing.T) {
 		}
 	})
 }
+
+// Calls for plain values do not show what a collection has in its header.
+func TestCallsForPlainValuesRefuseCollections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := formNodes(t, newFaults(t), 2, Config{})
+		key := keyOf(nodes[0], 0)
+		require.NoError(t, nodes[0].Execute(t.Context(), Request{Keys: []string{key}}, func(tx *Tx) error {
+			return tx.PutEntry(key, store.Entry{Kind: 2, Value: []byte("7")})
+		}))
+		for _, n := range nodes {
+			c := n.Client()
+			_, get := c.Get(t.Context(), key)
+			_, incr := c.Incr(t.Context(), key, 1)
+			for name, err := range map[string]error{"get": get, "incr": incr, "compare-and-swap": c.CompareAndSwap(t.Context(), key, []byte("7"), nil)} {
+				var op *OpError
+				var cmd *CommandError
+				if !errors.As(err, &op) || op.Outcome != NotExecuted || !errors.As(err, &cmd) || cmd.Code != "WRONGTYPE" {
+					t.Errorf("%s: %v, want WRONGTYPE, not executed", name, err)
+				}
+			}
+		}
+		found, err := nodes[1].Client().Delete(t.Context(), key)
+		require.NoError(t, err)
+		require.True(t, found, "it is still there")
+	})
+}

@@ -16,6 +16,9 @@ import (
 // The calls that every node knows, as they run at the primary. Arguments come
 // from a request, key first.
 
+// errWrongKind: a call for plain values meets a collection.
+var errWrongKind = &CommandError{Code: "WRONGTYPE", Text: "Operation against a key holding the wrong kind of value"}
+
 var errArgs = fmt.Errorf("%w: wrong number of arguments", ErrInvalid)
 
 // runOp runs a request here, or says where to go.
@@ -67,7 +70,11 @@ func (e *engine) getMarked(ctx context.Context, key string, asking bool, wait pa
 	r := Request{Keys: []string{key}, Name: opGet.String(), ReadOnly: true, Asking: asking}
 	found := false
 	_, err = e.execute(ctx, new(Tx), &r, func(tx *Tx) (err error) {
-		value, found, err = tx.Get(key)
+		var head store.Entry
+		if head, found, err = tx.Entry(key); err == nil && head.Kind != 0 {
+			err = errWrongKind
+		}
+		value = head.Value
 		return err
 	}, wait)
 	if err == nil && !found {
@@ -129,6 +136,9 @@ func runExpire(tx *Tx, key string, ttl []byte) ([]byte, error) {
 		found, err := tx.Delete(key)
 		return boolReply(found), err
 	}
+	if ms > math.MaxInt64/int64(time.Millisecond) {
+		return nil, fmt.Errorf("%w: time to live of %d ms, expected at most %d", ErrInvalid, ms, math.MaxInt64/int64(time.Millisecond))
+	}
 	found, err := tx.Expire(key, tx.Now().Add(time.Duration(ms)*time.Millisecond))
 	return boolReply(found), err
 }
@@ -145,8 +155,11 @@ func runIncr(tx *Tx, key string, by []byte) ([]byte, error) {
 		return nil, err
 	}
 	n := int64(0)
+	if e.Kind != 0 {
+		return nil, errWrongKind
+	}
 	if found {
-		if n, err = strconv.ParseInt(string(e.Value), 10, 64); err != nil || e.Kind != 0 {
+		if n, err = strconv.ParseInt(string(e.Value), 10, 64); err != nil {
 			return nil, &CommandError{Code: "ERR", Text: "value is not an integer or out of range"}
 		}
 	}
@@ -161,6 +174,9 @@ func runIncr(tx *Tx, key string, by []byte) ([]byte, error) {
 // is to hold anything at all.
 func runCompareAndSwap(tx *Tx, key string, args [][]byte, q *request) error {
 	e, found, err := tx.Entry(key)
+	if err == nil && e.Kind != 0 {
+		err = errWrongKind
+	}
 	if err != nil {
 		return err
 	}

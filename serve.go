@@ -347,8 +347,11 @@ func (e *engine) get(slot Slot, key string, wait patience) (value []byte, found,
 	if found && entry.ExpireAt != 0 && entry.ExpireAt <= time.Now().UnixMilli() {
 		entry, found = store.Entry{}, false
 	}
-	if err == nil && (!e.held(l) || c.turn.Load() != turn) {
+	switch {
+	case err == nil && (!e.held(l) || c.turn.Load() != turn):
 		err = errLeaseOver
+	case entry.Kind != 0:
+		entry, err = store.Entry{}, errWrongKind
 	}
 	c.mu.RUnlock()
 	return entry.Value, found, true, nil, err

@@ -214,7 +214,8 @@ func (t *Tx) Now() time.Time {
 	return t.at
 }
 
-// Get returns the value of a plain key, and whether there is one.
+// Get returns the value of a plain key, and whether there is one. Of a
+// collection it is the header; see Entry.
 func (t *Tx) Get(key string) (value []byte, found bool, err error) {
 	e, found, err := t.head(key)
 	return e.Value, found, err
