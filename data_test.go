@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -372,5 +373,27 @@ func TestADataConnectionWithNonsenseIsClosed(t *testing.T) {
 			}
 		}
 		require.NoError(t, nodes[1].Client().Set(t.Context(), keyOf(nodes[0], 0), nil))
+	})
+}
+
+// While a cluster forms one node has and another has not yet: a call between
+// them has not happened, and that is known.
+func TestNoCallIsUnknownBecauseTheClusterForms(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, seeds := newFaults(t), []string{"a:1", "b:1", "c:1"}
+		sides := []Transport{f.Node("a"), f.Node("b"), f.Node("c")}
+		for _, side := range []string{"a", "b"} {
+			f.SetBoth(side, "c", transport.Link{Delay: 200 * time.Millisecond})
+		}
+		var nodes []*node
+		for i, addr := range seeds {
+			nodes = append(nodes, startNode(t, Config{Addr: addr, Seeds: seeds, Primaries: 3, Transport: sides[i], NodeTimeout: driverNT}))
+		}
+		for i := range 60 {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*driverNT)
+			require.NoError(t, nodes[i%3].Client().Set(ctx, fmt.Sprint("k", i), nil))
+			cancel()
+			time.Sleep(10 * time.Millisecond)
+		}
 	})
 }
