@@ -95,7 +95,10 @@ type Config struct {
 	MaxVoters int
 
 	// Store keeps the node's data. nil is store.NewMemory. The node closes a
-	// store that it made, and leaves one that it was given open.
+	// store that it made, and leaves one that it was given open. A store that
+	// outlives the process needs a Dir beside it: without one the next start is a
+	// new node, which shows what the store still has of the slots that it gets
+	// by forming, whoever had them meanwhile.
 	Store Store
 
 	// Commands is the application's own code that runs at the primary of a slot,

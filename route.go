@@ -362,7 +362,7 @@ func (s *state) unformedReason() string {
 }
 
 // serving is what this node serves: the other half of routing, which the table
-// does not show. It is set under the locks of the slots.
+// does not show. The driver turns it into a gate per slot.
 type serving struct {
 	version uint64  // raised at each change
 	reign   uint64  // raised when what ran before may not be acknowledged any more
