@@ -76,12 +76,18 @@ func startProcess(t testing.TB, bin string, args ...string) *process {
 
 func (p *process) start() {
 	p.t.Helper()
-	args := append([]string{"--port", p.port, "--bind", "127.0.0.1", "--dir", p.dir, "--save", "", "--appendonly", "no"}, p.args...)
-	p.cmd = exec.Command(p.bin, args...)
-	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
-	require.NoError(p.t, p.cmd.Start())
+	p.launch(append([]string{"--port", p.port, "--bind", "127.0.0.1", "--dir", p.dir, "--save", "", "--appendonly", "no"}, p.args...)...)
 	require.Eventually(p.t, func() bool { return strings.Contains(p.log.String(), "Ready to accept connections") }, 20*time.Second, 10*time.Millisecond,
 		"%s did not come up: %s", p.bin, &p.log)
+}
+
+// launch starts the program, and does not wait for it.
+func (p *process) launch(args ...string) {
+	p.t.Helper()
+	p.cmd = exec.Command(p.bin, args...)
+	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
+	p.cmd.SysProcAttr = endWithParent()
+	require.NoError(p.t, p.cmd.Start())
 }
 
 // kill ends the process, whatever it does.
