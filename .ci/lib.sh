@@ -26,15 +26,20 @@ formatted() {
 # in_module DIR COMMAND...: runs a command in a module.
 in_module() { (cd "$1" && shift && "$@"); }
 
-# fuzz TIME: each fuzz target of each package for so long.
+# fuzz TIME: each fuzz target of each package for so long, two at a time.
 fuzz() {
 	local pkg target
 	for pkg in $(go list ./...); do
 		for target in $(go test -list '^Fuzz' "$pkg" | grep '^Fuzz' || true); do
-			printf '    %s %s\n' "$pkg" "$target"
-			go test -run '^$' -fuzz "^$target\$" -fuzztime "$1" "$pkg" || return 1
+			printf '%s %s %s\n' "$1" "$pkg" "$target"
 		done
-	done
+	done | xargs -P 2 -L 1 bash -c '
+		if out=$(go test -run "^\$" -fuzz "^$2\$" -fuzztime "$0" -parallel 1 "$1" 2>&1); then
+			printf "    ok %s %s\n" "$1" "$2"
+		else
+			printf "    FAIL %s %s\n%s\n" "$1" "$2" "$out"
+			exit 255 # xargs starts no more
+		fi'
 }
 
 # sim FLAGS...: the simulator.
