@@ -58,7 +58,7 @@ const (
 func (c *Client) Get(ctx context.Context, key string) ([]byte, error) {
 	e := &c.n.engine
 	if len(key) <= e.maxKey && !e.closed.Load() && ctx.Err() == nil && !inTx(ctx) {
-		value, found, served, _, err := e.get(KeySlot(key), key, waitLock)
+		value, found, served, _, err := e.get(ctx, KeySlot(key), key, waitLock)
 		if served && err == nil {
 			if !found {
 				return nil, ErrNotFound

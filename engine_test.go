@@ -243,3 +243,51 @@ func TestCallsForPlainValuesRefuseCollections(t *testing.T) {
 		require.True(t, found, "it is still there")
 	})
 }
+
+// A command may hold its slot for long: whoever waits for it has a context.
+func TestACallWaitsForACommandAsLongAsItsContextAllows(t *testing.T) {
+	nodes := formNodes(t, newFaults(t), 2, Config{})
+	n, key := nodes[0], keyOf(nodes[0], 0)
+	running, release := make(chan struct{}), make(chan struct{})
+	ran := make(chan error, 1)
+	go func() {
+		ran <- n.Execute(t.Context(), Request{Keys: []string{key}}, func(*Tx) error {
+			close(running)
+			<-release
+			return nil
+		})
+	}()
+	<-running
+	for _, at := range nodes {
+		c := at.Client()
+		for name, call := range map[string]func(ctx context.Context) error{
+			"get":  func(ctx context.Context) error { _, err := c.Get(ctx, key); return err },
+			"set":  func(ctx context.Context) error { return c.Set(ctx, key, []byte("late")) },
+			"incr": func(ctx context.Context) error { _, err := c.Incr(ctx, key, 1); return err },
+		} {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			err := call(ctx)
+			cancel()
+			var op *OpError
+			require.ErrorAs(t, err, &op, name)
+			require.ErrorIs(t, err, context.DeadlineExceeded, name)
+			if at == n {
+				require.Equal(t, NotExecuted, op.Outcome, "%s: %v", name, err)
+			}
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, n.Session().Execute(ctx, &Request{Keys: []string{key}}, func(*Tx) error { return nil }), context.DeadlineExceeded)
+	waits := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		waits <- n.Client().Set(ctx, "{"+key+"}2", nil)
+	}()
+	until(t, time.Second, "nobody waits", func() bool { return n.engine.waiters.Load() > 0 })
+	close(release)
+	require.NoError(t, <-ran)
+	require.NoError(t, <-waits)
+	until(t, time.Second, "somebody waits yet", func() bool { return n.engine.waiters.Load() == 0 })
+}

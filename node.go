@@ -271,7 +271,7 @@ func random64() uint64 {
 // returns.
 func (n *node) start() {
 	n.engine = engine{store: n.cfg.Store, ranked: store.RankedOf(n.cfg.Store), clock: &n.clock, log: n.cfg.Logger, commands: map[string]*Command{}, maxKey: n.cfg.MaxKey,
-		maxValue: n.cfg.MaxValue, timeout: n.cfg.NodeTimeout, events: n.emit}
+		maxValue: n.cfg.MaxValue, timeout: n.cfg.NodeTimeout, events: n.emit, goes: n.goes}
 	for i := range n.cfg.Commands {
 		c := &n.cfg.Commands[i]
 		n.engine.commands[c.Name] = c

@@ -50,7 +50,7 @@ func (e *engine) runGet(ctx context.Context, q *request, wait patience) ([]byte,
 		if c := e.cell(slot); c != nil && c.mark.Load() != nil {
 			return e.getMarked(ctx, key, q.asking, wait)
 		}
-		value, found, served, h, err := e.get(slot, key, wait)
+		value, found, served, h, err := e.get(ctx, slot, key, wait)
 		switch {
 		case served && err == nil && !found:
 			return nil, false, ErrNotFound

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -43,6 +44,7 @@ type engine struct {
 	sweeper sweeper
 	watches watches
 	events  func(Event)
+	goes    func(func()) bool // starts a goroutine that the node waits for
 }
 
 const (
@@ -327,16 +329,16 @@ func (e *engine) notServed(ctx context.Context, slot Slot, h *hold, s *stay) err
 // get reads a plain key. It is the path of a local Client.Get: no closure, no
 // Tx, nothing deferred, nothing allocated. served is false where the slot is not
 // served here now, and h may be waited for, or where it has a mark.
-func (e *engine) get(slot Slot, key string, wait patience) (value []byte, found, served bool, h *hold, err error) {
+func (e *engine) get(ctx context.Context, slot Slot, key string, wait patience) (value []byte, found, served bool, h *hold, err error) {
 	l := e.lease.Load()
 	c := e.cell(slot)
 	if c == nil {
 		return nil, false, false, nil, nil
 	}
-	if wait > waitNot {
-		c.mu.RLock()
-	} else if !c.mu.TryRLock() {
-		return nil, false, true, nil, errWouldWait
+	if !c.mu.TryRLock() {
+		if err := e.waitLock(ctx, c, true, wait); err != nil {
+			return nil, false, true, nil, err
+		}
 	}
 	turn := c.turn.Load()
 	if ok, h := c.enter(); !ok || c.mark.Load() != nil {
@@ -404,8 +406,10 @@ func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, tx *Tx, r *Req
 	if ok, _ := c.enter(); ok && !e.held(l) {
 		return true, false, nil, e.notServedOr(errLeaseOver, slot)
 	}
-	if !c.lock(r.ReadOnly, wait) {
-		return true, false, nil, errWouldWait
+	if !c.tryLock(r.ReadOnly) {
+		if err := e.waitLock(ctx, c, r.ReadOnly, wait); err != nil {
+			return true, false, nil, err
+		}
 	}
 	defer tx.end() // outside the lock: it may have much to let go of
 	defer c.unlock(r.ReadOnly)
@@ -445,19 +449,64 @@ func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, tx *Tx, r *Req
 	return true, ran || err == nil, nil, err
 }
 
-// lock takes the lock of a slot; false: it would have to wait for it.
-func (c *slotCell) lock(shared bool, wait patience) bool {
-	switch {
-	case wait == waitNot && shared:
+func (c *slotCell) tryLock(shared bool) bool {
+	if shared {
 		return c.mu.TryRLock()
-	case wait == waitNot:
-		return c.mu.TryLock()
-	case shared:
+	}
+	return c.mu.TryLock()
+}
+
+func (c *slotCell) lock(shared bool) {
+	if shared {
 		c.mu.RLock()
-	default:
+	} else {
 		c.mu.Lock()
 	}
-	return true
+}
+
+const lockSpins = 8 // looks at a lock that is held, before a caller who may not wait for ever goes about it more slowly
+
+// waitLock takes the lock of a slot in which somebody runs, as long as the
+// context allows: a command may hold it for seconds. Where that fails a goroutine
+// takes the lock in the end and lets it go.
+func (e *engine) waitLock(ctx context.Context, c *slotCell, shared bool, wait patience) error {
+	switch {
+	case wait == waitNot:
+		return errWouldWait
+	case ctx.Done() == nil:
+		c.lock(shared)
+		return nil
+	}
+	for range lockSpins {
+		runtime.Gosched()
+		if c.tryLock(shared) {
+			return nil
+		}
+	}
+	if e.waiters.Add(1) > waitersMax {
+		e.waiters.Add(-1)
+		return fmt.Errorf("%w: %d requests wait already", ErrTryAgain, waitersMax)
+	}
+	locked := make(chan struct{})
+	started := e.goes(func() {
+		defer e.waiters.Add(-1)
+		c.lock(shared)
+		select {
+		case locked <- struct{}{}:
+		case <-ctx.Done():
+			c.unlock(shared)
+		}
+	})
+	if !started {
+		e.waiters.Add(-1)
+		return ErrClosed
+	}
+	select {
+	case <-locked:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 func (c *slotCell) unlock(shared bool) {
