@@ -522,8 +522,9 @@ func TestMetaKeepsWholeSavesAfterProcessAndPowerAreLost(t *testing.T) {
 	t.Parallel()
 	script := newCrashScript(6)
 	steps := stepsOf(t, script)
+	stride := fewer(1, 5) // the detector is slow, and what it looks for is not here
 	for killed := range steps + 1 {
-		for cut := range steps {
+		for cut := killed % stride; cut < steps; cut += stride {
 			d := newCrashDisk()
 			d.cutAt = killed
 			var r crashRun
