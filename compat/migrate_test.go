@@ -88,14 +88,29 @@ func value(t testing.TB, l *link, key string) string {
 	case "list":
 		return do("LRANGE", key, "0", "-1").wire()
 	case "set":
-		return do("SMEMBERS", key).sorted(1).wire()
+		return inOrder(do("SMEMBERS", key), 1)
 	case "hash":
-		return do("HGETALL", key).sorted(2).wire()
+		return inOrder(do("HGETALL", key), 2)
 	case "zset":
 		return do("ZRANGE", key, "0", "-1", "WITHSCORES").wire()
 	default:
 		return kind
 	}
+}
+
+// inOrder is the items of an array, width of them together, in the order of their
+// bytes.
+func inOrder(r reply, width int) string {
+	var all []string
+	for items := range slices.Chunk(r.items, width) {
+		var b []byte
+		for _, i := range items {
+			b = i.append(b)
+		}
+		all = append(all, string(b))
+	}
+	slices.Sort(all)
+	return strings.Join(all, "")
 }
 
 // mustDo runs a command that must not be refused.
