@@ -27,9 +27,9 @@ func sizedKeys() (commands [][]string) {
 		add("SET", "{t}string "+name, value)
 	}
 	// Up to 128 items of 64 bytes are packed, or 512 in a set of numbers.
-	for _, n := range []int{1, 3, 128, 129, 512, 513, 5000} {
-		for _, width := range []int{5, 64, 65, 300} {
-			if n*width > 400_000 {
+	for _, n := range []int{1, 128, 129, 512, 513, 3000} {
+		for _, width := range []int{5, 64, 65} {
+			if n*width > 40_000 {
 				continue
 			}
 			items := make([]string, n)
