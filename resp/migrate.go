@@ -49,10 +49,21 @@ func migrateKeys(args [][]byte) ([]int, error) {
 			for j := i + 1; j < len(args); j++ {
 				at = append(at, j)
 			}
-			return at, nil
+			return withoutFiller(args, at), nil
 		}
 	}
 	return []int{3}, nil
+}
+
+// withoutFiller leaves out an empty name at the end, unless it may be meant: in
+// one slot with the other keys. With --user and without a password redis-cli
+// adds one to every MIGRATE, and could not move a slot otherwise.
+func withoutFiller(args [][]byte, at []int) []int {
+	last := len(at) - 1
+	if last > 0 && len(args[at[last]]) == 0 && slotmesh.KeySlot(view(args[at[0]])) != slotmesh.KeySlot("") {
+		return at[:last]
+	}
+	return at
 }
 
 // migration is one MIGRATE.

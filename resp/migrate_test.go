@@ -459,3 +459,27 @@ func TestCommitThatComesLateIsRefused(t *testing.T) {
 	require.Equal(t, "[OK]", newer.do(commitName, self))
 	require.Equal(t, "1 1", p.counts(t))
 }
+
+// redis/redis#15261, #6135: what redis-cli --user adds to the keys is not one.
+func TestMigrateKeysWithAFiller(t *testing.T) {
+	for _, row := range []struct {
+		keys []string
+		want int
+	}{
+		{[]string{"a", "{a}b", ""}, 2},
+		{[]string{"a", ""}, 1},
+		{[]string{""}, 1},          // the key that has no name
+		{[]string{"", "a"}, 2},     // at the beginning it is one
+		{[]string{"{06S}", ""}, 2}, // of the same slot: it may be one
+		{[]string{"a", "", "{a}b"}, 3},
+	} {
+		args := [][]byte{[]byte("MIGRATE"), []byte("h"), []byte("1"), nil, []byte("0"), []byte("1"), []byte("KEYS")}
+		for _, k := range row.keys {
+			args = append(args, []byte(k))
+		}
+		at, err := migrateKeys(args)
+		if err != nil || len(at) != row.want {
+			t.Errorf("%q: %d keys, %v, want %d", row.keys, len(at), err, row.want)
+		}
+	}
+}
