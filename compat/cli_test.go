@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -120,15 +121,12 @@ func (p *process) do(args ...string) reply {
 func (p *process) id() string { return p.do("CLUSTER", "MYID").text }
 
 // freePortPair is a port that is free together with that of the bus, 10000 above.
+// Both lie below those that a system gives to connections that go out: tests that
+// run beside each other take none of them meanwhile.
 func freePortPair(t testing.TB) string {
 	t.Helper()
 	for range 100 {
-		port, err := strconv.Atoi(freePort(t))
-		require.NoError(t, err)
-		if port > 55535 {
-			port -= 20000
-		}
-		if free(port) && free(port+10000) {
+		if port := 11_000 + rand.IntN(11_000); free(port) && free(port+10_000) {
 			return strconv.Itoa(port)
 		}
 	}
@@ -222,6 +220,7 @@ func healthy(t testing.TB, p *process) {
 }
 
 func TestRedisCliCreatesChecksAndCalls(t *testing.T) {
+	t.Parallel()
 	all := cluster(t, buildServer(t), 3)
 	healthy(t, all[1])
 	lines := strings.Split(strings.TrimSpace(all[0].do("CLUSTER", "NODES").text), "\n")
@@ -238,6 +237,7 @@ func TestRedisCliCreatesChecksAndCalls(t *testing.T) {
 }
 
 func TestRedisCliFollowsRedirectsAndWalksKeys(t *testing.T) {
+	t.Parallel()
 	all := cluster(t, buildServer(t), 3)
 	for i := range 30 {
 		require.Equal(t, "OK\n", cli(t, "-c", "-p", all[i%3].port, "SET", fmt.Sprint("key:", i), "v"))
@@ -358,6 +358,7 @@ func (w *writer) check() {
 }
 
 func TestRedisCliReshardsUnderWrites(t *testing.T) {
+	t.Parallel()
 	all := cluster(t, buildServer(t), 3)
 	w := startWriter(t, 500, all...)
 	out := cli(t, "--cluster", "reshard", all[0].addr(), "--cluster-from", all[0].id(), "--cluster-to", all[2].id(), "--cluster-slots", "400", "--cluster-yes")
@@ -391,6 +392,7 @@ func slotsOf(t testing.TB, p *process, id string) (n int) {
 }
 
 func TestRedisCliAddsRebalancesAndDeletesNodes(t *testing.T) {
+	t.Parallel()
 	bin := buildServer(t)
 	all := cluster(t, bin, 3)
 	w := startWriter(t, 200, all...)
@@ -444,6 +446,7 @@ func typedKeys() [][]string {
 }
 
 func TestKeysOfEveryTypeMoveFromRedisAndBack(t *testing.T) {
+	t.Parallel()
 	theirs := startProcess(t, "redis-server", "--enable-debug-command", "yes")
 	all := cluster(t, buildServer(t), 3)
 	keys := map[string]bool{}
@@ -488,6 +491,7 @@ func ownerOf(t testing.TB, all []*process, key string) *process {
 }
 
 func TestMigrateThatTimesOutLeavesKeysOnOneSide(t *testing.T) {
+	t.Parallel()
 	c := cluster(t, buildServer(t), 3)
 	const slot = "12182"
 	keys := []string{"foo", "{foo}1", "{foo}2"}
@@ -498,11 +502,11 @@ func TestMigrateThatTimesOutLeavesKeysOnOneSide(t *testing.T) {
 	c[2].must("CLUSTER", "SETSLOT", slot, "MIGRATING", c[0].id())
 	migrate := append([]string{"MIGRATE", "127.0.0.1", c[0].port, "", "0", "300", "KEYS"}, keys...)
 
-	c[0].cmd.Process.Signal(syscall.SIGSTOP)
+	c[0].pause()
 	r := c[2].do(migrate...)
 	require.Contains(t, r.text, "IOERR error or timeout")
 	require.Equal(t, "3", c[2].must("CLUSTER", "COUNTKEYSINSLOT", slot).text)
-	c[0].cmd.Process.Signal(syscall.SIGCONT)
+	c[0].resume()
 	for range 20 { // whatever was on its way has come by then
 		require.Equal(t, "0", c[0].must("CLUSTER", "COUNTKEYSINSLOT", slot).text)
 	}
@@ -512,6 +516,7 @@ func TestMigrateThatTimesOutLeavesKeysOnOneSide(t *testing.T) {
 }
 
 func TestBenchmarkOfRedisRuns(t *testing.T) {
+	t.Parallel()
 	bin := buildServer(t)
 	all := cluster(t, bin, 3)
 	alone := startProcess(t, bin)
@@ -530,6 +535,7 @@ func TestBenchmarkOfRedisRuns(t *testing.T) {
 }
 
 func TestServerEndsCleanlyAndIsTheSameNodeAfterwards(t *testing.T) {
+	t.Parallel()
 	p := nodes(t, buildServer(t), 1)[0]
 	id := p.id()
 	require.NoError(t, p.stop())
@@ -547,6 +553,7 @@ func TestServerEndsCleanlyAndIsTheSameNodeAfterwards(t *testing.T) {
 }
 
 func TestServerSaysWhatIsWrongWithItsOptions(t *testing.T) {
+	t.Parallel()
 	bin := buildServer(t)
 	dir := t.TempDir()
 	file := filepath.Join(dir, "redis.conf")

@@ -132,6 +132,7 @@ const slowReply = time.Minute // a reply that takes longer is missing; clients r
 // ---- go-redis
 
 func TestGoRedisWhileSlotsMove(t *testing.T) {
+	t.Parallel()
 	for _, proto := range []int{2, 3} {
 		t.Run(fmt.Sprint("RESP", proto), func(t *testing.T) {
 			c := startCluster(t, 3)
@@ -397,6 +398,7 @@ func awaitEnd(ctx context.Context, sub *redis.PubSub) error {
 // ---- rueidis
 
 func TestRueidisWhileSlotsMove(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 3)
 	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: c.addrs, ConnWriteTimeout: slowReply})
 	require.NoError(t, err)

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -176,6 +175,7 @@ func startTheirs(t testing.TB, args ...string) *process {
 }
 
 func TestMigrateMovesEveryTypeAndSizeFromRedisAndBack(t *testing.T) {
+	t.Parallel()
 	for name, args := range map[string][]string{"alone": nil, "a cluster": {"--cluster-enabled", "yes"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -230,6 +230,7 @@ func TestMigrateMovesEveryTypeAndSizeFromRedisAndBack(t *testing.T) {
 // What slotmesh has no type for stays where it is, and the error says which key it
 // is. The others of the same MIGRATE move.
 func TestMigrateOfAStreamNamesTheKey(t *testing.T) {
+	t.Parallel()
 	redis := startTheirs(t)
 	oursAddr := startOurs(t)
 	theirs, ours := connect(t, redis.addr(), "2"), connect(t, oursAddr, "2")
@@ -249,16 +250,17 @@ func TestMigrateOfAStreamNamesTheKey(t *testing.T) {
 // A target that stands still and goes on later takes what it was sent, for that
 // is how Redis is. The source keeps the key, and a retry brings the newest value.
 func TestMigrateToARedisThatStandsStill(t *testing.T) {
+	t.Parallel()
 	redis := startTheirs(t)
 	ours := connect(t, startOurs(t), "2")
 	mustDo(t, ours, "SET", "key", "old")
-	require.NoError(t, redis.cmd.Process.Signal(syscall.SIGSTOP))
+	redis.pause()
 	r, err := ours.do("MIGRATE", "127.0.0.1", redis.port, "key", "0", "300")
 	require.NoError(t, err)
 	require.Contains(t, r.text, "IOERR error or timeout")
 	require.Equal(t, "old", mustDo(t, ours, "GET", "key").text)
 	mustDo(t, ours, "SET", "key", "new")
-	require.NoError(t, redis.cmd.Process.Signal(syscall.SIGCONT))
+	redis.resume()
 	require.Equal(t, "OK", mustDo(t, ours, "MIGRATE", "127.0.0.1", redis.port, "key", "0", "20000").text)
 	require.Equal(t, "0", mustDo(t, ours, "EXISTS", "key").text)
 	require.Equal(t, "new", redis.must("GET", "key").text)
@@ -266,14 +268,15 @@ func TestMigrateToARedisThatStandsStill(t *testing.T) {
 
 // The same the other way round, in Redis's own way: it wants REPLACE.
 func TestMigrateFromRedisToAServerThatStandsStill(t *testing.T) {
+	t.Parallel()
 	redis := startTheirs(t)
 	ours := startProcess(t, buildServer(t))
 	redis.must("SET", "key", "v")
-	require.NoError(t, ours.cmd.Process.Signal(syscall.SIGSTOP))
+	ours.pause()
 	r := redis.do("MIGRATE", "127.0.0.1", ours.port, "key", "0", "300")
 	require.Contains(t, r.text, "IOERR error or timeout")
 	require.Equal(t, "v", redis.must("GET", "key").text)
-	require.NoError(t, ours.cmd.Process.Signal(syscall.SIGCONT))
+	ours.resume()
 	require.Equal(t, "OK", redis.must("MIGRATE", "127.0.0.1", ours.port, "key", "0", "20000", "REPLACE").text)
 	require.Equal(t, "0", redis.must("EXISTS", "key").text)
 	require.Equal(t, "v", ours.must("GET", "key").text)

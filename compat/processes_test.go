@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -34,6 +35,25 @@ func residentMB(t testing.TB, p *process) int {
 	}
 	t.Fatal("no VmRSS in /proc")
 	return 0
+}
+
+// pause makes a process stand still, every thread of it, until it is resumed.
+func (p *process) pause() {
+	p.t.Helper()
+	require.NoError(p.t, p.cmd.Process.Signal(syscall.SIGSTOP))
+	require.Eventually(p.t, func() bool {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.cmd.Process.Pid))
+		return err == nil && len(threads) > 0 && !slices.ContainsFunc(threads, func(thread string) bool {
+			text, err := os.ReadFile(thread)
+			_, state, _ := strings.Cut(string(text), ") ") // the name before it may have spaces
+			return err == nil && !strings.HasPrefix(state, "T")
+		})
+	}, 20*time.Second, time.Millisecond)
+}
+
+func (p *process) resume() {
+	p.t.Helper()
+	require.NoError(p.t, p.cmd.Process.Signal(syscall.SIGCONT))
 }
 
 // allowFiles raises the number of open files to n, for this process and its
@@ -195,6 +215,7 @@ func (l *normalLoad) end() {
 // A subscriber that does not read is cut, and holds up neither who publishes nor
 // who reads.
 func TestServerCutsASubscriberThatDoesNotRead(t *testing.T) {
+	t.Parallel()
 	p := startProcess(t, buildServer(t))
 	slow, reader, publisher := connect(t, p.addr(), "2"), connect(t, p.addr(), "2"), connect(t, p.addr(), "2")
 	for _, l := range []*link{slow, reader} {
@@ -225,6 +246,7 @@ func TestServerCutsASubscriberThatDoesNotRead(t *testing.T) {
 }
 
 func TestServerTakesConfigFromFileAndFlags(t *testing.T) {
+	t.Parallel()
 	bin := buildServer(t)
 	dir := t.TempDir()
 	file, logFile := filepath.Join(dir, "redis.conf"), filepath.Join(dir, "server log")
@@ -283,6 +305,7 @@ func (p *process) startWith(logFile string, args ...string) {
 // A member that ends, well or not, is the same member with the same slots when it
 // starts again with its folder, also at another port.
 func TestServerKeepsIdentityAndSlots(t *testing.T) {
+	t.Parallel()
 	all := cluster(t, buildServer(t), 3)
 	p := all[1]
 	id := p.id()

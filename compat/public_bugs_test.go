@@ -16,6 +16,7 @@ import (
 // redis/redis#15261, #6135: with a user and without a password redis-cli sends a
 // key without a name, which is of another slot: nothing could be moved.
 func TestRedisCliRebalancesAsAUser(t *testing.T) {
+	t.Parallel()
 	bin := buildServer(t)
 	for _, row := range []struct {
 		name           string

@@ -81,6 +81,7 @@ func halfOpenStates() []halfOpen {
 // redis/redis#5270: fix made slots that were half way worse. It mends each of
 // these states, with one owner and every key in the end, also while clients write.
 func TestRedisCliFixesHalfOpenSlots(t *testing.T) {
+	t.Parallel()
 	bin := buildServer(t)
 	for _, mode := range []struct {
 		name string
@@ -227,6 +228,7 @@ func (w *slotWriter) end() {
 }
 
 func TestRedisCliWithSixNodes(t *testing.T) {
+	t.Parallel()
 	all := cluster(t, buildServer(t), 6)
 	w := startWriter(t, 300, all...)
 	healthy(t, all[5])
@@ -248,6 +250,7 @@ func TestRedisCliWithSixNodes(t *testing.T) {
 }
 
 func TestRedisCliImportsFromARedisThatIsNoCluster(t *testing.T) {
+	t.Parallel()
 	theirs := startProcess(t, "redis-server")
 	all := cluster(t, buildServer(t), 3)
 	const keys = 120
