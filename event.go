@@ -22,13 +22,16 @@ const (
 	EventSlow                               // a command held a slot for too long; Text says which
 	EventLost                               // events were lost since the last one: the buffer was full; Number says how many
 	EventNumberRefused                      // Node has shown a number that is too high to be true
+	EventSilent                             // Node has not been heard here for a NodeTimeout (PFAIL), or has failed no more and still is not heard
+	EventFailed                             // a majority of the voters does not hear Node either (FAIL)
+	EventHeard                              // Node, which was silent or had failed, is heard again
 )
 
 var eventNames = map[EventKind]string{
 	EventFormed: "formed", EventJoined: "joined", EventMember: "member", EventForgotten: "forgotten", EventReset: "reset",
 	EventRefused: "refused", EventDuplicate: "duplicate", EventPrimary: "primary", EventDeposed: "deposed", EventMoved: "moved",
 	EventVoters: "voters", EventUnclean: "unclean", EventNumberRefused: "number refused",
-	EventSlow: "slow", EventLost: "lost",
+	EventSlow: "slow", EventLost: "lost", EventSilent: "silent", EventFailed: "failed", EventHeard: "heard",
 }
 
 // String returns the kind as one or two lower-case words.

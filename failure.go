@@ -82,8 +82,46 @@ func (s *state) failureTick() {
 		s.silent = list
 		s.reassess, s.viewDirty = true, true
 	}
+	s.tellHealth()
 	if !s.cluster.IsZero() && s.isVoter() && !slices.Equal(s.self.silent.Nodes, s.silentToSay()) {
 		s.sayWhoIsSilent() // also of what it has found while it did not vote
+	}
+}
+
+// health is what this node sees of another one.
+type health uint8
+
+const (
+	heardWell health = iota
+	isSilent
+	hasFailed
+)
+
+func (s *state) healthOf(p *peer) health {
+	switch {
+	case p.State == forgotten || !s.silentHere(p):
+		return heardWell
+	case s.failed(p):
+		return hasFailed
+	default:
+		return isSilent
+	}
+}
+
+// tellHealth tells the application of every node that falls silent, fails, or is
+// heard again: one event per node and tick at most. Of one that is forgotten
+// EventForgotten has told.
+func (s *state) tellHealth() {
+	for _, p := range s.peers.ordered {
+		h := s.healthOf(p)
+		if h == p.toldHealth {
+			continue
+		}
+		p.toldHealth = h
+		if p.State != forgotten {
+			kind := [...]EventKind{heardWell: EventHeard, isSilent: EventSilent, hasFailed: EventFailed}[h]
+			s.event(Event{Kind: kind, Node: p.ID, Shard: p.Shard, Addr: p.Addr})
+		}
 	}
 }
 

@@ -176,6 +176,62 @@ func TestVotersTellWhomTheyFindSilent(t *testing.T) {
 	require.Equal(t, a.core.self.silent, k.knows(a).silent)
 }
 
+// The application is told, once each, of who falls silent, fails and is heard
+// again; not of who has been forgotten.
+func TestEventsTellOfNodesThatFailAndComeBack(t *testing.T) {
+	t.Parallel()
+	w := newRules(t)
+	ns := w.cluster(2, 4)
+	a, d := ns[0], ns[3]
+	told := func() string {
+		text := ""
+		for _, e := range a.events {
+			if e.Kind == EventSilent || e.Kind == EventFailed || e.Kind == EventHeard {
+				require.Equal(t, d.cfg.addr, e.Addr)
+				require.Equal(t, d.shard(), e.Shard)
+				text += w.letter(e.Node) + " " + e.Kind.String() + " "
+			}
+		}
+		a.events = nil
+		return text
+	}
+	w.run(3 * ruleNT)
+	require.Empty(t, told())
+
+	w.lose = func(m ruleMail) bool { return m.from == a && m.to == d || m.from == d && m.to == a }
+	w.run(3 * ruleNT)
+	require.Equal(t, "d silent ", told(), "the others hear it")
+	w.lose = nil
+	w.run(ruleNT)
+	require.Equal(t, "d heard ", told())
+
+	d.crash()
+	w.run(2 * ruleNT)
+	require.Equal(t, "d silent d failed ", told())
+	d.restart()
+	w.run(ruleNT)
+	require.Equal(t, "d heard ", told())
+
+	d.crash()
+	w.until("failed", func() bool { return a.core.failed(a.knows(d)) })
+	w.run(ruleNT)
+	require.Equal(t, "d silent d failed ", told())
+	a.forget(d.core.id, true)
+	w.run(2 * ruleNT)
+	require.Empty(t, told())
+}
+
+// An unformed node has only its own eyes: there whoever is silent has failed.
+func TestEventsTellOfUnformedNodesThatFail(t *testing.T) {
+	t.Parallel()
+	w := newRules(t)
+	ns := w.group(2)
+	ns[1].crash()
+	w.run(2 * ruleNT)
+	require.Len(t, ns[0].eventsOf(EventFailed), 1)
+	require.Empty(t, ns[0].eventsOf(EventSilent))
+}
+
 // A tick that comes L late (L > NodeTimeout/20) moves every peer's deadline by
 // L, at most NodeTimeout/2 in all per NodeTimeout.
 func TestLateTickMovesTheDeadlines(t *testing.T) {

@@ -857,9 +857,9 @@ func (n *node) closeEvents() {
 // logEvent writes what an operator should see.
 func (n *node) logEvent(e *Event) {
 	switch e.Kind {
-	case EventUnclean, EventDuplicate, EventNumberRefused, EventRefused:
+	case EventUnclean, EventDuplicate, EventNumberRefused, EventRefused, EventFailed:
 		n.cfg.Logger.Warn(e.Kind.String(), "node", e.Node, "shard", e.Shard, "addr", e.Addr, "text", e.Text)
-	case EventFormed, EventJoined, EventForgotten, EventReset, EventPrimary, EventDeposed:
+	case EventFormed, EventJoined, EventForgotten, EventReset, EventPrimary, EventDeposed, EventHeard:
 		n.cfg.Logger.Info(e.Kind.String(), "node", e.Node, "shard", e.Shard, "epoch", e.Epoch)
 	}
 }

@@ -189,6 +189,7 @@ type peer struct {
 	toldAt      time.Duration // last time that it was told something out of turn
 	twinAt      time.Duration // last time that an older process of it was asked whether it lives
 	twinNonce   uint64        // of the question; 0: none is open
+	toldHealth  health        // last that an event has told of it
 
 	// Heartbeats.
 	nextBeat    time.Duration

@@ -327,7 +327,7 @@ func (s *state) boot(now time.Duration) output {
 
 func (p *peer) resetVolatile(now time.Duration) {
 	p.heardAt, p.beatAt, p.invitedAt, p.toldAt, p.twinAt, p.exchangeAt, p.sameSince = never, never, never, never, never, never, never
-	p.firstSeen = now
+	p.firstSeen, p.toldHealth = now, heardWell
 }
 
 // jitter is a random part of d, so that nodes that start together do not beat
