@@ -86,6 +86,7 @@ type sender struct {
 	ClientAddr  string
 	Host        string
 	Shard       ShardID
+	Timeout     uint32 // NodeTimeout, milliseconds: only to be compared
 }
 
 // wanted is whom a message is for: what the handshake of its connection named.

@@ -8,7 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strings"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -857,7 +857,7 @@ func (n *node) closeEvents() {
 // logEvent writes what an operator should see.
 func (n *node) logEvent(e *Event) {
 	switch e.Kind {
-	case EventUnclean, EventDuplicate, EventNumberRefused, EventRefused, EventFailed:
+	case EventUnclean, EventDuplicate, EventNumberRefused, EventRefused, EventFailed, EventDiffers:
 		n.cfg.Logger.Warn(e.Kind.String(), "node", e.Node, "shard", e.Shard, "addr", e.Addr, "text", e.Text)
 	case EventFormed, EventJoined, EventForgotten, EventReset, EventPrimary, EventDeposed, EventHeard:
 		n.cfg.Logger.Info(e.Kind.String(), "node", e.Node, "shard", e.Shard, "epoch", e.Epoch)
@@ -885,6 +885,11 @@ type Status struct {
 	Changing   bool   // the voters are being changed
 	MustNotDie NodeID // the only voter of a cluster of several nodes: without it nothing is decided
 
+	// Problems are what is wrong though it keeps nothing from being served, a
+	// sentence each: members whose NodeTimeout, or Primaries, are not this node's.
+	// The caller owns it.
+	Problems []string
+
 	// Messages of the bus since this node started, by kind ("HEARTBEAT", "VOTE",
 	// ..., "PUBLISH"); those that are zero are left out.
 	Sent, Received map[string]uint64
@@ -898,6 +903,7 @@ func (n *node) Status() Status {
 		Members: len(v.nodes), Epoch: v.epoch, MyEpoch: v.leaders[v.self.Shard].epoch.Number, Version: v.voters.Version.Number, Changing: v.stopped}
 	s.Sent, s.Received = n.counts()
 	s.Dropped = n.pubSub.dropped.Load()
+	s.Problems = slices.Clone(v.trouble)
 	for _, m := range v.voters.Members {
 		s.Voters = append(s.Voters, m.ID)
 	}
@@ -920,5 +926,9 @@ func (s Status) String() string {
 	if !s.OK {
 		state = "fail: " + s.Reason
 	}
-	return strings.TrimSpace(fmt.Sprintf("%s: %s, %d members, %d shards, %d slots assigned, %d voters", s.Node.short(), state, s.Members, s.Shards, s.Assigned, len(s.Voters)))
+	line := fmt.Sprintf("%s: %s, %d members, %d shards, %d slots assigned, %d voters", s.Node.short(), state, s.Members, s.Shards, s.Assigned, len(s.Voters))
+	for _, p := range s.Problems {
+		line += "; " + p
+	}
+	return line
 }

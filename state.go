@@ -589,7 +589,8 @@ func (s *state) dispatch(p *peer, from *sender, m message) {
 func (s *state) sayWho() {
 	e := &s.self.peerEntry
 	who := sender{ID: s.id, Key: s.key, Cluster: s.cluster, Incarnation: s.cfg.incarnation,
-		Starts: e.Starts, Facts: e.Facts, Addr: e.Addr, ClientAddr: e.ClientAddr, Host: e.Host, Shard: e.Shard}
+		Starts: e.Starts, Facts: e.Facts, Addr: e.Addr, ClientAddr: e.ClientAddr, Host: e.Host, Shard: e.Shard,
+		Timeout: milliseconds(s.cfg.nodeTimeout)}
 	if s.who == nil || *s.who != who {
 		s.who = &who
 	}
