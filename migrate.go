@@ -227,7 +227,7 @@ func (n *node) moveGroup(ctx context.Context, group SlotSet, to NodeID) error {
 		if err == nil {
 			return nil
 		}
-		failed.Text, failed.Outcome = fmt.Sprintf("slots %s to node %s: %v", group.String(), to.short(), err), o
+		failed.Text, failed.Outcome = fmt.Sprintf("slots %s to node %s: %s", group.String(), to.short(), words(err)), o
 		if n.ctx.Err() != nil {
 			failed.Err = ErrClosed
 			return failed

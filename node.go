@@ -58,12 +58,13 @@ type Node interface {
 	// Subscribe calls f for each message that any node publishes, until stop is
 	// called; a call that has begun may still be running then. f returns how many
 	// receive it. It must not wait for long: the messages behind it wait too. The
-	// payload must not be changed.
+	// payload must not be changed. A nil f panics.
 	Subscribe(f func(channel string, payload []byte) (receivers int)) (stop func())
 	// Watch returns a Watch that calls f when a key that it has been given
 	// changes, or expires, or when its slot is served here no more (gone). f is
 	// called under the lock of the slot, after the change: it must not wait, nor
-	// call the node. Close the Watch when it is not needed any more.
+	// call the node. Close the Watch when it is not needed any more. A nil f
+	// panics.
 	Watch(f func(key string, gone bool)) *Watch
 	// FlushSlot deletes every key of a slot that this node serves, at once. The
 	// error is one of Execute.
@@ -77,7 +78,8 @@ type Node interface {
 	// Ready waits until the node serves, and a majority of the right voters
 	// votes. The error says what was missing when ctx was over.
 	Ready(ctx context.Context) error
-	// Status is the state of the cluster as this node sees it.
+	// Status is the state of the cluster as this node sees it; of one that is
+	// closed, as it was last seen.
 	Status() Status
 	// Leave makes a node without slots leave its cluster: it is forgotten
 	// by the others, once none of them needs its vote. Close it afterwards. A
@@ -576,8 +578,8 @@ func (n *node) startServing(on SlotSet) {
 
 // do runs a command of the core and waits for its answer.
 func (n *node) do(ctx context.Context, command func(s *state, now time.Duration, id uint64) output) error {
-	if inTx(ctx) {
-		return ErrInTx
+	if err := n.mayCommand(ctx); err != nil {
+		return err
 	}
 	reply := make(chan *commandError, 1)
 	call := func(s *state, now time.Duration) output {
@@ -589,7 +591,10 @@ func (n *node) do(ctx context.Context, command func(s *state, now time.Duration,
 		return err
 	}
 	select {
-	case err := <-reply: // also when the node closes
+	case err, open := <-reply:
+		if !open {
+			return &AdminError{Text: "this node has been closed before the answer came; it may still happen", Outcome: Unknown, Err: ErrClosed}
+		}
 		return err.public()
 	case <-ctx.Done():
 		return &AdminError{Text: "the context was over before the answer came; it may still happen", Outcome: Unknown, Err: ctx.Err()}
@@ -607,9 +612,24 @@ func (n *node) post(ctx context.Context, call func(s *state, now time.Duration) 
 	case <-ctx.Done():
 		return contextOver(ctx.Err())
 	case <-n.ctx.Done():
-		return ErrClosed
+		return nodeClosed()
 	}
 }
+
+// mayCommand refuses what no command of an operator can do.
+func (n *node) mayCommand(ctx context.Context) error {
+	switch {
+	case inTx(ctx):
+		return &AdminError{Text: "an operator's command, which would wait for the slot that the caller holds", Err: ErrInTx}
+	case n.engine.closed.Load():
+		return nodeClosed()
+	case ctx.Err() != nil:
+		return contextOver(ctx.Err())
+	}
+	return nil
+}
+
+func nodeClosed() error { return &AdminError{Text: closedReason, Err: ErrClosed} }
 
 func contextOver(err error) error {
 	return &AdminError{Text: "the context was over before it began", Err: err}
@@ -625,7 +645,7 @@ func (n *node) failReplies() {
 	}
 	for id, c := range n.replies {
 		delete(n.replies, id)
-		c <- clusterDown("the node is closing; what was asked for may still happen")
+		close(c)
 	}
 }
 
@@ -806,12 +826,18 @@ func (n *node) Events(ctx context.Context, buffer int) <-chan Event {
 	w := &watcher{c: make(chan Event, min(max(buffer, 1), eventsBufferMax))}
 	n.eventsMu.Lock()
 	defer n.eventsMu.Unlock()
-	if n.engine.closed.Load() {
+	started := n.goes(func() {
+		select {
+		case <-ctx.Done():
+			n.unwatch(w)
+		case <-n.ctx.Done(): // Close closes the channel, after the last event
+		}
+	})
+	if started {
+		n.watchers[w] = struct{}{}
+	} else {
 		close(w.c)
-		return w.c
 	}
-	n.watchers[w] = struct{}{}
-	context.AfterFunc(ctx, func() { n.unwatch(w) })
 	return w.c
 }
 
@@ -896,6 +922,8 @@ type Status struct {
 	Dropped        uint64 // of Publish: messages that no longer fitted into the queue of a node, or found no way to it
 }
 
+const closedReason = "this node is closed"
+
 // Status implements Node.
 func (n *node) Status() Status {
 	v := n.engine.view.Load()
@@ -904,6 +932,9 @@ func (n *node) Status() Status {
 	s.Sent, s.Received = n.counts()
 	s.Dropped = n.pubSub.dropped.Load()
 	s.Problems = slices.Clone(v.trouble)
+	if n.engine.closed.Load() {
+		s.OK, s.Reason, s.Ready, s.Unready = false, closedReason, false, closedReason
+	}
 	for _, m := range v.voters.Members {
 		s.Voters = append(s.Voters, m.ID)
 	}
