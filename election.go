@@ -784,6 +784,9 @@ func (s *state) slotMoved(slot Slot, was, is slotEntry) {
 // else it is named in a new stand first.
 func (s *state) slotArrived(slot Slot, move uint64, counted bool) {
 	s.arrived.add(slot, move)
+	if s.wentToNobody(slot, move-1) {
+		s.back.Add(slot)
+	}
 	l := s.lead
 	if l == nil {
 		return // named when it stands

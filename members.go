@@ -1020,6 +1020,7 @@ func (s *state) wipe(hard bool) {
 	s.forgetVotes()
 	s.change, s.form, s.lead, s.stand, s.knownRecord = nil, formation{}, nil, nil, nil
 	s.stages, s.gone, s.arrived, s.kept = map[uint64]*heldStage{}, map[Slot]goneSlot{}, nil, SlotSet{}
+	s.back = SlotSet{}
 	for id := range s.used {
 		s.mark(cellKey{kind: cellUsed, id: id})
 	}

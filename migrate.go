@@ -947,9 +947,10 @@ func (j *jobs) unstage(in *incoming) {
 // adopt is called by the run loop before slots that have come are served: what
 // was staged for that very move becomes live, what was written here under a mark
 // of an operator stays, anything else goes.
-func (j *jobs) adopt(runs moveRuns, kept SlotSet) {
+func (j *jobs) adopt(t adoptTell) {
+	runs, kept := t.slots, t.kept
 	slots := runs.slots()
-	back := j.backFromNobody(runs)
+	back := j.servedBefore(runs, &t.back)
 	jobs, before := j.stagedFor(runs)
 	pending := &hold{over: make(chan struct{}), limit: j.n.cfg.NodeTimeout}
 	turns := map[Slot]uint32{} // of the kept ones
@@ -1027,11 +1028,11 @@ func (j *jobs) stagedFor(runs moveRuns) (jobs map[Slot]uint64, before SlotSet) {
 	return jobs, before
 }
 
-// backFromNobody is the slots that were served here and have only been nobody's
-// since: what they hold is still right.
-func (j *jobs) backFromNobody(runs moveRuns) (back SlotSet) {
+// servedBefore is the slots whose data is still that of when they were served
+// here last. Those that have come from nobody are fromNobody.
+func (j *jobs) servedBefore(runs moveRuns, fromNobody *SlotSet) (back SlotSet) {
 	runs.each(func(slot Slot, move uint64) {
-		if j.kept.back(slot, move) {
+		if j.kept.back(slot, move, fromNobody.Contains(slot)) {
 			back.Add(slot)
 		}
 	})

@@ -482,7 +482,7 @@ func (n *node) tell(what any) {
 	case stageEndTell:
 		n.jobs.stageEnded(t.job)
 	case adoptTell:
-		n.jobs.adopt(t.slots, t.kept)
+		n.jobs.adopt(t)
 	case markTell:
 		n.jobs.mark(t)
 	case dropTell:

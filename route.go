@@ -406,10 +406,10 @@ func (s *state) assess() {
 		s.holdComing(l, &hold)
 	}
 	if len(s.arrived) > 0 {
-		s.tell(adoptTell{s.arrived, s.kept})
+		s.tell(adoptTell{s.arrived, s.kept, s.back})
 		s.arrived = nil
 	}
-	s.kept = SlotSet{}
+	s.kept, s.back = SlotSet{}, SlotSet{}
 	v := &s.serve
 	reign := v.reign
 	if epoch != s.reignEpoch || s.cluster != s.reignCluster {
