@@ -672,7 +672,11 @@ func (j *jobs) sendRest(ctx context.Context, o *outgoing, conn *dataConn, positi
 	}
 	end := dataEnd{job: o.job, position: position}
 	for slot := range o.slots.All() {
-		end.sums = append(end.sums, slotSum{slot, uint64(j.n.engine.keys(slot)), o.sums[slot]})
+		keys, err := j.n.engine.countKeys(slot)
+		if err != nil {
+			return err
+		}
+		end.sums = append(end.sums, slotSum{slot, uint64(keys), o.sums[slot]})
 	}
 	answer, err := conn.sendEnd(ctx, &end)
 	if err != nil {
@@ -968,8 +972,10 @@ func (j *jobs) compare(in *incoming, d *dataEnd) string {
 		return fmt.Sprintf("sums of %d slots, expected %d", len(d.sums), in.slots.Len())
 	}
 	for _, s := range d.sums {
-		keys := j.n.engine.keys(s.slot)
+		keys, err := j.n.engine.countKeys(s.slot)
 		switch {
+		case err != nil:
+			return fmt.Sprintf("slot %d: %v", s.slot, err)
 		case !in.slots.Contains(s.slot) || in.sums[s.slot] != s.sum || uint64(keys) != s.keys:
 			return fmt.Sprintf("slot %d has %d keys here, expected %d, or its sum differs", s.slot, keys, s.keys)
 		}

@@ -198,6 +198,8 @@ func (n *node) open() error {
 	}
 	if n.cfg.Store == nil {
 		n.cfg.Store, n.ownStore = store.NewMemory(), true
+	} else {
+		n.cfg.Store = guard(n.cfg.Store)
 	}
 	if n.cfg.Host == "" {
 		var b [8]byte
@@ -242,6 +244,9 @@ func (n *node) listen() error {
 	l, err := n.cfg.Transport.Listen(n.cfg.Addr)
 	if err != nil {
 		return fmt.Errorf("slotmesh: listen at %s: %w", n.cfg.Addr, err)
+	}
+	if l == nil || l.Addr() == nil {
+		return fmt.Errorf("slotmesh: listen at %s: Config.Transport returned no listener, or one without an address, and no error", n.cfg.Addr)
 	}
 	n.listener = l
 	if n.addr = n.cfg.AdvertiseAddr; n.addr != "" {
@@ -664,6 +669,9 @@ func (n *node) dialNode(ctx context.Context, to dest, who *sender, role linkRole
 	ctx, cancel := context.WithTimeout(ctx, min(n.cfg.NodeTimeout, handshakeTimeout))
 	defer cancel()
 	conn, err := n.cfg.Transport.Dial(ctx, to.addr)
+	if err == nil && conn == nil {
+		err = fmt.Errorf("slotmesh: Config.Transport: Dial of %s returned no connection and no error", to.addr)
+	}
 	if err != nil {
 		return nil, hello{}, err
 	}

@@ -154,14 +154,18 @@ func (e *engine) makeCell(slot Slot) *slotCell {
 // keys is the number of keys in a slot, whoever serves it. A store that cannot
 // say counts as not empty.
 func (e *engine) keys(slot Slot) int {
-	c := e.makeCell(slot)
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	n, err := e.store.Len(uint16(slot))
+	n, err := e.countKeys(slot)
 	if err != nil {
 		return 1
 	}
 	return n
+}
+
+func (e *engine) countKeys(slot Slot) (int, error) {
+	c := e.makeCell(slot)
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return e.store.Len(uint16(slot))
 }
 
 // now is the node's clock.
@@ -447,7 +451,9 @@ func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, tx *Tx, r *Req
 		if !e.wrote.Load() {
 			e.wrote.Store(true)
 		}
-		if err = e.store.Apply(uint16(slot), tx.ops); err == nil {
+		if err = e.store.Apply(uint16(slot), tx.ops); err != nil {
+			ran = mayHaveApplied(err)
+		} else {
 			ran = true
 			e.sweeper.noteOps(slot, tx.ops)
 			e.watches.changed(slot, tx.ops)
