@@ -80,8 +80,11 @@ type Config struct {
 	Dir string
 
 	// Host is a label of what fails together: nodes of one label have one vote.
-	// "" is a random label, right for one node per machine. Letters, digits, '.',
-	// '_' and '-', 253 at most.
+	// "" is a label of this start alone, drawn at random, which is right for one
+	// node per machine only: two nodes of one machine that are given none count as
+	// two hosts, and may have two of three votes there. Give all nodes of a machine
+	// (or of a rack, or of a zone) the same. Letters, digits, '.', '_' and '-', 253
+	// at most.
 	Host string
 
 	// NodeTimeout is the silence after which a node counts as failed, and the
