@@ -50,6 +50,8 @@ type Conn struct {
 	started   time.Time // when the running command began, or went on after a wait
 	tally     tally
 	tracking  *tracking // nil: CLIENT TRACKING is off
+	serving   serving   // who is served by what this command changes
+	touched   []string  // keys that scripts of this command have changed
 
 	// What CLIENT LIST shows, read by others.
 	name    atomic.Pointer[string]
@@ -90,11 +92,14 @@ func newConn(s *Server, nc net.Conn, id int64) *Conn {
 	c.session = s.node.Session()
 	c.setProto(2)
 	c.reply.bound(s.cfg.Limits.Output)
+	c.serving.list = &s.blocked
 	c.run = func(tx *slotmesh.Tx) error {
 		c.call.Tx = tx
 		c.track(c.call.command, c.request.Keys)
-		c.runErr = c.call.command.Run(&c.call)
-		return c.runErr
+		if c.runErr = c.call.command.Run(&c.call); c.runErr != nil || c.request.ReadOnly {
+			return c.runErr
+		}
+		return c.serveBlocked(tx, c.request.Keys)
 	}
 	c.lastAt.Store(c.born.UnixMilli())
 	return c
@@ -371,6 +376,7 @@ func (c *Conn) execute(command *Command, args [][]byte, asking bool) (*waitFor, 
 	if len(c.keyAt) == 0 {
 		return nil, errNoKeys
 	}
+	c.touched = c.touched[:0]
 	r := &c.request
 	r.Keys = r.Keys[:0]
 	for _, i := range c.keyAt {
@@ -380,11 +386,12 @@ func (c *Conn) execute(command *Command, args [][]byte, asking bool) (*waitFor, 
 	if err := c.beforeSlot(r); err != nil {
 		return nil, err
 	}
-	c.call = Call{Args: args, Reply: &c.reply, command: command, conn: c, again: c.blocked.Load() != nil}
+	c.call = Call{Args: args, Reply: &c.reply, command: command, conn: c}
 	began := c.reply.size()
 	if err = c.session.Execute(c.ctx, r, c.run); err != nil {
 		c.reply.truncate(began)
 	}
+	c.serving.end(err)
 	wait := c.call.wait
 	if c.runErr != nil && err != nil {
 		err, c.runErr = c.runErr, nil
@@ -418,9 +425,8 @@ func (s *Server) errorText(err error) string {
 	var op *slotmesh.OpError
 	var admin *slotmesh.AdminError
 	var command *slotmesh.CommandError
-	unknown := errors.As(err, &op) && op.Outcome == slotmesh.Unknown
 	switch {
-	case unknown:
+	case outcomeUnknown(err) && errors.As(err, &op):
 		// Not CLUSTERDOWN or TRYAGAIN: clients repeat those by themselves, and
 		// this one may have happened.
 		return "ERR the command may have happened: " + op.Err.Error()
@@ -444,6 +450,12 @@ func (s *Server) errorText(err error) string {
 		return "ERR the server is closing"
 	}
 	return "ERR " + err.Error()
+}
+
+// outcomeUnknown reports whether a request may have happened although it failed.
+func outcomeUnknown(err error) bool {
+	var op *slotmesh.OpError
+	return errors.As(err, &op) && op.Outcome == slotmesh.Unknown
 }
 
 // adminText is the refusal of an operator's command, with the code that Redis

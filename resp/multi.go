@@ -3,6 +3,7 @@ package resp
 import (
 	"errors"
 	"sync/atomic"
+	"time"
 
 	"github.com/slotmesh/slotmesh"
 )
@@ -15,9 +16,9 @@ type transaction struct {
 	queue  []queued
 	bytes  int // of the queued arguments
 
-	watch   *slotmesh.Watch
-	dirty   *atomic.Bool        // a watched key has changed
-	present map[string]struct{} // watched keys that were there
+	watch    *slotmesh.Watch
+	dirty    *atomic.Bool // a watched key has changed
+	expireAt int64        // Unix milliseconds: the first of the watched keys that were there is gone; 0: never
 }
 
 type queued struct {
@@ -91,11 +92,11 @@ func (c *Conn) unwatch() {
 	if c.tx.watch != nil {
 		c.tx.watch.Close()
 	}
-	c.tx.watch, c.tx.dirty, c.tx.present = nil, nil, nil
+	c.tx.watch, c.tx.dirty, c.tx.expireAt = nil, nil, 0
 }
 
-// watch notes the keys. Whether one is there now is kept, for a key whose time
-// comes changes without a write.
+// watch notes the keys, and the earliest time at which one that is there now will
+// be gone: a key whose time comes changes without a write.
 func watch(c *Conn, args [][]byte) error {
 	if c.tx.open {
 		return Error("ERR WATCH inside MULTI is not allowed")
@@ -104,7 +105,7 @@ func watch(c *Conn, args [][]byte) error {
 	for _, a := range args[1:] {
 		r.Keys = append(r.Keys, string(a))
 	}
-	var present []string
+	expireAt := c.tx.expireAt
 	if c.tx.watch == nil {
 		dirty := &atomic.Bool{}
 		c.tx.dirty = dirty
@@ -113,10 +114,12 @@ func watch(c *Conn, args [][]byte) error {
 	err := c.session.Execute(c.ctx, &r, func(tx *slotmesh.Tx) error {
 		c.tx.watch.Add(r.Keys...)
 		for _, k := range r.Keys {
-			if _, found, err := tx.Entry(k); err != nil {
+			e, _, err := tx.Entry(k)
+			if err != nil {
 				return err
-			} else if found {
-				present = append(present, k)
+			}
+			if e.ExpireAt != 0 && (expireAt == 0 || e.ExpireAt < expireAt) {
+				expireAt = e.ExpireAt
 			}
 		}
 		return nil
@@ -124,12 +127,7 @@ func watch(c *Conn, args [][]byte) error {
 	if err != nil {
 		return err
 	}
-	if c.tx.present == nil {
-		c.tx.present = map[string]struct{}{}
-	}
-	for _, k := range present {
-		c.tx.present[k] = struct{}{}
-	}
+	c.tx.expireAt = expireAt
 	c.reply.Simple("OK")
 	return nil
 }
@@ -200,7 +198,7 @@ func exec(c *Conn, args [][]byte) error {
 		return errCrossSlot
 	case t.failed:
 		return errExecAbort
-	case t.dirty != nil && t.dirty.Load():
+	case t.changed(time.Now()):
 		c.reply.NullArray()
 		return nil
 	}
@@ -213,7 +211,7 @@ func exec(c *Conn, args [][]byte) error {
 	case err != nil:
 		return err
 	}
-	t.dirty, t.present = nil, nil // the first part has changed what was watched
+	t.dirty = nil // the first part has changed what was watched
 	c.inExec = true
 	defer func() { c.inExec, c.asking = false, false }() // an ASKING in there is over with EXEC
 	c.reply.Array(len(t.queue))
@@ -302,8 +300,9 @@ func (c *Conn) execKeyed(t *transaction, part []queued, replies [][]byte) error 
 	if err := c.beforeSlot(&r); err != nil {
 		return err
 	}
-	return c.session.Execute(c.ctx, &r, func(tx *slotmesh.Tx) error {
-		if t.dirty != nil && (t.dirty.Load() || expired(tx, t.present)) {
+	c.touched = c.touched[:0]
+	err := c.session.Execute(c.ctx, &r, func(tx *slotmesh.Tx) error {
+		if t.changed(tx.Now()) {
 			return errDirty
 		}
 		left := c.server.cfg.Limits.Output
@@ -318,21 +317,22 @@ func (c *Conn) execKeyed(t *transaction, part []queued, replies [][]byte) error 
 				left -= len(reply)
 			}
 		}
-		return nil
+		if r.ReadOnly {
+			return nil
+		}
+		return c.serveBlocked(tx, r.Keys)
 	})
+	c.serving.end(err)
+	return err
 }
 
-// expired reports whether a watched key of this slot has gone by its time.
-func expired(tx *slotmesh.Tx, present map[string]struct{}) bool {
-	for k := range present {
-		if slotmesh.KeySlot(k) != tx.Slot() {
-			continue
-		}
-		if _, found, err := tx.Entry(k); err == nil && !found {
-			return true
-		}
+// changed reports whether a watched key has changed, or gone by its time, be it
+// of another slot.
+func (t *transaction) changed(now time.Time) bool {
+	if t.dirty == nil {
+		return false
 	}
-	return false
+	return t.dirty.Load() || t.expireAt != 0 && t.expireAt <= now.UnixMilli()
 }
 
 // runIn runs a command inside a Tx that others share, and returns its reply. Its

@@ -279,10 +279,14 @@ func evalAnywhere(c *Conn, args [][]byte) error {
 		return err
 	}
 	var failed error
+	c.touched = c.touched[:0]
 	err = c.session.Execute(c.ctx, &q, func(tx *slotmesh.Tx) error {
-		failed = r.atSlot(tx, &c.reply)
-		return failed
+		if failed = r.atSlot(tx, &c.reply); failed != nil || q.ReadOnly {
+			return failed
+		}
+		return c.serveBlocked(tx, nil)
 	})
+	c.serving.end(err)
 	if failed != nil {
 		return failed
 	}

@@ -473,6 +473,11 @@ func (r *scriptRun) command(args [][]byte) ([]byte, error) {
 		}
 	}
 	c.trackArgs(command, args)
+	if command.has(Write) && c.server.blocked.n.Load() > 0 {
+		for _, i := range at {
+			c.touched = append(c.touched, string(args[i]))
+		}
+	}
 	var reply Reply
 	reply.setProto(r.proto)
 	reply.bound(c.server.cfg.Limits.Output)

@@ -144,18 +144,6 @@ func TestValuesAreTakenFromMembersAlone(t *testing.T) {
 	require.Empty(t, s.importers.by)
 }
 
-func TestWatchOfOneKeyTakesMemoryOnce(t *testing.T) {
-	s := startServer(t)
-	c := dial(t, s)
-	c.check([2]string{"SET a 1", "OK"})
-	for range 100 {
-		c.check([2]string{"WATCH a", "OK"})
-	}
-	for _, x := range s.clients() {
-		require.Len(t, x.tx.present, 1)
-	}
-}
-
 // At the bound the connection that was used longest ago is closed.
 func TestConnectionsToOtherServersAreBounded(t *testing.T) {
 	var s sockets
