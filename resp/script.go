@@ -21,14 +21,15 @@ type scripts struct {
 	mu      sync.Mutex
 	bySHA   map[string]*script          // guarded by mu
 	order   []string                    // guarded by mu: oldest first
-	bytes   int                         // guarded by mu: of all texts
+	bytes   int                         // guarded by mu: of all texts, compiled
 	running map[*runningScript]struct{} // guarded by mu
 	idle    []*interpreter              // guarded by mu: at most idleMax
+	memory  scriptMemory
 }
 
 const (
 	scriptsMax    = 10_000          // scripts kept; at the bound the oldest is forgotten, and EVALSHA of it answers NOSCRIPT
-	scriptBytes   = 64 << 20        // of all texts; the same
+	scriptBytes   = 256 << 20       // of all scripts, as text and compiled; the same
 	idleMax       = 16              // interpreters kept for the next scripts
 	scriptTimeMax = 5 * time.Second // a script that takes longer is stopped, and nothing of it has happened
 )
@@ -38,6 +39,7 @@ type script struct {
 	sha       string
 	text      string
 	proto     *lua.FunctionProto
+	size      int  // bytes of text and proto
 	flagged   bool // its first line is #!lua
 	readOnly  bool // flags=no-writes
 	noCluster bool // flags=no-cluster
@@ -45,7 +47,8 @@ type script struct {
 
 // runningScript is a script that runs now, for SCRIPT KILL.
 type runningScript struct {
-	stop context.CancelFunc
+	stop  context.CancelFunc
+	meter *scriptMeter
 }
 
 func scriptCommands() []Command {
@@ -119,11 +122,11 @@ func (s *scripts) compile(text []byte) (*script, error) {
 	if s.bySHA[sha] == nil {
 		s.bySHA[sha] = compiled
 		s.order = append(s.order, sha)
-		s.bytes += len(text)
+		s.bytes += compiled.size
 	}
 	for len(s.order) > scriptsMax || s.bytes > scriptBytes && len(s.order) > 1 {
 		oldest := s.order[0]
-		s.bytes -= len(s.bySHA[oldest].text)
+		s.bytes -= s.bySHA[oldest].size
 		delete(s.bySHA, oldest)
 		s.order = s.order[1:]
 	}
@@ -153,6 +156,7 @@ func compileScript(sha, text string) (*script, error) {
 	if out.proto, err = compileLua(code, "user_script"); err != nil {
 		return nil, Error("ERR Error compiling script (new function): " + oneLine(err.Error()))
 	}
+	out.size = len(text) + protoSize(out.proto)
 	return out, nil
 }
 
@@ -335,11 +339,15 @@ func (r *scriptRun) in(tx *slotmesh.Tx, reply *Reply) error {
 	ctx, cancel := context.WithTimeout(r.conn.ctx, scriptTimeMax)
 	defer cancel()
 	r.stop = cancel
-	defer all.begin(&runningScript{cancel})()
-	value, err := vm.run(ctx, r)
+	meter := all.memory.meter(ctx, cancel, r, vm)
+	defer meter.end()
+	defer all.begin(&runningScript{cancel, meter})()
+	value, err := vm.run(meter, r)
 	switch {
 	case r.wants != "":
 		return &needSlot{r.wants}
+	case meter.over:
+		return Error(fmt.Sprintf("ERR script %s held more memory than scripts may, %d bytes, and was stopped; nothing of it has happened", r.script.sha, all.memory.limit)).stopped()
 	case ctx.Err() != nil:
 		// Stopped in the middle of something: not to be used again.
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -373,7 +381,7 @@ func (s *scripts) interpreter() *interpreter {
 func (s *scripts) giveBack(vm *interpreter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.idle) < idleMax {
+	if len(s.idle) < idleMax && stackSize(vm.state) <= luaKeepStack {
 		s.idle = append(s.idle, vm)
 		return
 	}
@@ -392,8 +400,9 @@ func (s *scripts) begin(r *runningScript) func() {
 	}
 }
 
-func (s *scripts) init() {
+func (s *scripts) init(limit int) {
 	s.bySHA, s.running = map[string]*script{}, map[*runningScript]struct{}{}
+	s.memory.limit, s.memory.wake = int64(limit), make(chan struct{}, 1)
 }
 
 func (s *scripts) close() {
