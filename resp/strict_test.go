@@ -2,6 +2,7 @@ package resp
 
 import (
 	"context"
+	"io"
 	"net"
 	"strings"
 	"testing"
@@ -148,17 +149,40 @@ func TestValuesAreTakenFromMembersAlone(t *testing.T) {
 func TestConnectionsToOtherServersAreBounded(t *testing.T) {
 	var s sockets
 	defer s.close()
-	first := s.target("first")
+	use := func(addr string) *target {
+		t := s.hold(addr)
+		s.release(t)
+		return t
+	}
+	first := use("first")
 	for i := range socketsMax - 1 {
-		s.target(strings.Repeat("x", i+1))
+		use(strings.Repeat("x", i+1))
 	}
 	require.Equal(t, socketsMax, s.count())
 	first.used = first.used.Add(time.Second)
 	s.by["x"].used = first.used.Add(-2 * time.Second)
-	require.Same(t, first, s.target("first"), "one that is there needs no room")
+	require.Same(t, first, use("first"), "one that is there needs no room")
 	require.Equal(t, socketsMax, s.count())
-	s.target("another")
+	use("another")
 	require.Equal(t, socketsMax, s.count())
 	require.Nil(t, s.by["x"])
 	require.Same(t, first, s.by["first"])
+}
+
+// Nobody closes a connection while it is used, and none outlives the server.
+func TestConnectionsToOtherServersAreClosed(t *testing.T) {
+	var s sockets
+	held := s.hold("held")
+	near, far := net.Pipe()
+	defer far.Close()
+	held.conn = near
+	held.used = held.used.Add(-2 * socketIdle)
+	s.release(s.hold("another"))
+	require.Same(t, held, s.by["held"], "it is in use")
+	s.close()
+	require.Same(t, near, held.conn)
+	s.release(held)
+	require.Nil(t, held.conn)
+	_, err := far.Read(make([]byte, 1))
+	require.ErrorIs(t, err, io.EOF)
 }
