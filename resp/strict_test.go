@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -185,4 +186,24 @@ func TestConnectionsToOtherServersAreClosed(t *testing.T) {
 	require.Nil(t, held.conn)
 	_, err := far.Read(make([]byte, 1))
 	require.ErrorIs(t, err, io.EOF)
+}
+
+// What many GETs make of a few elements is not built where it may not be sent.
+func TestSortOfManyGets(t *testing.T) {
+	s := startServer(t, func(c *Config) { c.Limits.Output = 1 << 20 })
+	c, other := dial(t, s), dial(t, s)
+	for range 10 {
+		other.do("RPUSH", "l", strings.Repeat("x", 1000))
+	}
+	gets := strings.Split("SORT l ALPHA"+strings.Repeat(" GET #", 50_000), " ")
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	c.send(gets...)
+	require.True(t, c.closed())
+	require.Contains(t, other.do(append(gets, "STORE", "l")...), "too many to be written in one step")
+	runtime.ReadMemStats(&after)
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(200<<20))
+	require.Equal(t, "10", other.do("LLEN l"))
+	require.Equal(t, "[1 1 1 2 2 2]", other.pipeline("RPUSH k 2 1", "SORT k GET # GET # GET #")[1])
+	require.Equal(t, []string{"4", "[1 1 2 2]"}, other.pipeline("SORT k GET # GET # STORE k", "LRANGE k 0 -1"))
 }
