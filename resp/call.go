@@ -39,6 +39,8 @@ type Call struct {
 	command *Command
 	conn    *Conn    // nil in tests of a function alone
 	wait    *waitFor // set by a blocking command that has found nothing
+
+	compiled *compiled // of a command that runs a script
 }
 
 // waitFor is what a blocking command waits for: that one of its keys is of a
@@ -53,6 +55,18 @@ type waitFor struct {
 	// serve does what the command does, for one key, which is of the kind. It
 	// returns the key that it has put something to, if any.
 	serve func(c *Call, key string) (put string, err error)
+}
+
+// run runs the command. Without a reply it fails, before anything has happened.
+func (c *Call) run() error {
+	began := c.Reply.size()
+	if err := c.command.Run(c); err != nil {
+		return err
+	}
+	if c.wait == nil && c.Reply.size() == began && !c.Reply.over() {
+		return noReply(c.command)
+	}
+	return nil
 }
 
 // refuse writes the reply where a command may not wait.

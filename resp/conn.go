@@ -96,7 +96,7 @@ func newConn(s *Server, nc net.Conn, id int64) *Conn {
 	c.run = func(tx *slotmesh.Tx) error {
 		c.call.Tx = tx
 		c.track(c.call.command, c.request.Keys)
-		if c.runErr = c.call.command.Run(&c.call); c.runErr != nil || c.request.ReadOnly {
+		if c.runErr = c.call.run(); c.runErr != nil || c.request.ReadOnly {
 			return c.runErr
 		}
 		return c.serveBlocked(tx, c.request.Keys)
@@ -104,6 +104,19 @@ func newConn(s *Server, nc net.Conn, id int64) *Conn {
 	c.lastAt.Store(c.born.UnixMilli())
 	return c
 }
+
+// Reply takes the reply of the command that runs, for Command.Conn: exactly one,
+// unless the function returns an error. It is for the goroutine that runs the
+// command, until the command returns.
+func (c *Conn) Reply() *Reply { return &c.reply }
+
+// ID is the number of the connection, as CLIENT ID says it: that of no other
+// connection of this server. It may be called from any goroutine.
+func (c *Conn) ID() int64 { return c.id }
+
+// Context is done when the connection ends, or the server. It may be called from
+// any goroutine.
+func (c *Conn) Context() context.Context { return c.ctx }
 
 func (c *Conn) setProto(proto int) {
 	c.proto.Store(int32(proto))
@@ -231,6 +244,9 @@ func (c *Conn) handle(args [][]byte) {
 		err = c.enqueue(command, args)
 	default:
 		err = c.dispatch(command, args)
+		if err == nil && c.reply.size() == c.began && !command.mayBeSilent() && !c.reply.over() && !c.quit {
+			err = noReply(command)
+		}
 	}
 	if err != nil {
 		c.reply.truncate(c.began)
@@ -247,6 +263,15 @@ func (c *Conn) handle(args [][]byte) {
 	}
 	c.clock(command, args, rejected, err != nil)
 }
+
+// noReply takes the place of a reply that an application's command has not
+// written: its client would take the next one for it.
+func noReply(command *Command) error {
+	return Error(fmt.Sprintf("ERR the command '%s' has written no reply", command.fullName()))
+}
+
+// mayBeSilent reports whether a command may have no reply.
+func (c *Command) mayBeSilent() bool { return c.fullName() == "client|reply" }
 
 // rejected notes that a command was refused before it ran: the transaction it
 // was to be part of fails, and one that it was to end is over.
@@ -386,7 +411,7 @@ func (c *Conn) execute(command *Command, args [][]byte, asking bool) (*waitFor, 
 	if err := c.beforeSlot(r); err != nil {
 		return nil, err
 	}
-	c.call = Call{Args: args, Reply: &c.reply, command: command, conn: c}
+	c.call = Call{Args: args, Reply: &c.reply, command: command, conn: c, compiled: c.compile(command, args)}
 	began := c.reply.size()
 	if err = c.session.Execute(c.ctx, r, c.run); err != nil {
 		c.reply.truncate(began)

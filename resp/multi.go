@@ -25,6 +25,7 @@ type queued struct {
 	command *Command
 	args    [][]byte
 	keyed   bool // runs in the Tx of its keys
+	script  *compiled
 }
 
 // Overhead of a queued command beside the bytes of its arguments.
@@ -161,7 +162,7 @@ func (c *Conn) enqueue(command *Command, args [][]byte) (err error) {
 		return Error("ERR too many or too large commands in a transaction")
 	}
 	c.tx.bytes += size
-	c.tx.queue = append(c.tx.queue, queued{command, cloneArgs(args), command.Run != nil && len(c.keyAt) > 0})
+	c.tx.queue = append(c.tx.queue, queued{command: command, args: cloneArgs(args), keyed: command.Run != nil && len(c.keyAt) > 0})
 	c.inMulti.Add(1)
 	c.reply.Simple("QUEUED")
 	return nil
@@ -268,7 +269,12 @@ func (t *transaction) oneSlot() bool {
 // runKeyless runs a queued command that names no keys.
 func (c *Conn) runKeyless(q queued) error {
 	if q.command.Conn != nil {
-		return c.runConn(q.command, q.args)
+		began := c.reply.size()
+		err := c.runConn(q.command, q.args)
+		if err == nil && c.reply.size() == began && !q.command.mayBeSilent() && !c.reply.over() {
+			err = noReply(q.command)
+		}
+		return err
 	}
 	if _, err := q.command.keys(nil, q.args); err != nil {
 		return err
@@ -281,10 +287,12 @@ const errDirty Error = "ERR a watched key has changed"
 // execKeyed runs the commands with keys of a part of the queue, all or none.
 func (c *Conn) execKeyed(t *transaction, part []queued, replies [][]byte) error {
 	r := slotmesh.Request{Name: "exec", ReadOnly: true, Asking: t.asking}
-	for _, q := range part {
+	for i := range part {
+		q := &part[i]
 		if !q.keyed {
 			continue
 		}
+		q.script = c.compile(q.command, q.args)
 		at, err := q.command.keys(nil, q.args)
 		if err != nil {
 			return err
@@ -309,7 +317,7 @@ func (c *Conn) execKeyed(t *transaction, part []queued, replies [][]byte) error 
 		for i, q := range part {
 			if q.keyed {
 				c.trackArgs(q.command, q.args)
-				reply, err := c.runIn(tx, q.command, q.args, left)
+				reply, err := c.runIn(tx, &q, left)
 				if err != nil {
 					return err
 				}
@@ -338,12 +346,12 @@ func (t *transaction) changed(now time.Time) bool {
 // runIn runs a command inside a Tx that others share, and returns its reply. Its
 // error is a reply like any other: what ran before it stays. A script that is
 // stopped is the end of them all, for none of it may have happened.
-func (c *Conn) runIn(tx *slotmesh.Tx, command *Command, args [][]byte, most int) ([]byte, error) {
+func (c *Conn) runIn(tx *slotmesh.Tx, q *queued, most int) ([]byte, error) {
 	var reply Reply
 	reply.bound(most)
 	reply.setProto(c.reply.Proto())
-	call := Call{Tx: tx, Args: args, Reply: &reply, command: command, conn: c}
-	err := command.Run(&call)
+	call := Call{Tx: tx, Args: q.args, Reply: &reply, command: q.command, conn: c, compiled: q.script}
+	err := call.run()
 	var stopped *stoppedScript
 	switch {
 	case errors.As(err, &stopped):

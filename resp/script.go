@@ -55,9 +55,9 @@ func scriptCommands() []Command {
 	const eval = NoScript | Stale | SkipMonitor | MayReplicate | NoMandatoryKeys | MovableKeys
 	const readOnly = NoScript | Stale | SkipMonitor | ReadOnly | NoMandatoryKeys | MovableKeys
 	return []Command{
-		{Name: "eval", Arity: -3, Flags: eval, Run: evalAtSlot, Conn: evalAnywhere, Keys: scriptKeys, Group: "scripting", Since: "2.6.0", Summary: "Execute a Lua script server side", Complexity: "Depends on the script that is executed."},
+		{Name: "eval", compiles: true, Arity: -3, Flags: eval, Run: evalAtSlot, Conn: evalAnywhere, Keys: scriptKeys, Group: "scripting", Since: "2.6.0", Summary: "Execute a Lua script server side", Complexity: "Depends on the script that is executed."},
 		{Name: "evalsha", Arity: -3, Flags: eval, Run: evalAtSlot, Conn: evalAnywhere, Keys: scriptKeys, Group: "scripting", Since: "2.6.0", Summary: "Execute a Lua script server side", Complexity: "Depends on the script that is executed."},
-		{Name: "eval_ro", Arity: -3, Flags: readOnly, Run: evalAtSlot, Conn: evalAnywhere, Keys: scriptKeys, Group: "scripting", Since: "7.0.0", Summary: "Execute a read-only Lua script server side", Complexity: "Depends on the script that is executed."},
+		{Name: "eval_ro", compiles: true, Arity: -3, Flags: readOnly, Run: evalAtSlot, Conn: evalAnywhere, Keys: scriptKeys, Group: "scripting", Since: "7.0.0", Summary: "Execute a read-only Lua script server side", Complexity: "Depends on the script that is executed."},
 		{Name: "evalsha_ro", Arity: -3, Flags: readOnly, Run: evalAtSlot, Conn: evalAnywhere, Keys: scriptKeys, Group: "scripting", Since: "7.0.0", Summary: "Execute a read-only Lua script server side", Complexity: "Depends on the script that is executed."},
 		{Name: "script", Arity: -2, Group: "scripting", Since: "2.6.0", Summary: "A container for Lua scripts management commands", Complexity: "Depends on subcommand.", Sub: []Command{
 			{Name: "load", Arity: 3, Flags: NoScript | Stale, Conn: scriptLoad},
@@ -192,9 +192,28 @@ func oneLine(s string) string {
 	return strings.NewReplacer("\n", " ", "\r", " ").Replace(s)
 }
 
+// compiled is a script, or why there is none.
+type compiled struct {
+	script *script
+	err    error
+}
+
+// compile compiles the script of a call, before it takes the lock of its slot:
+// that may take long. What is wrong with it is said in its turn.
+func (c *Conn) compile(command *Command, args [][]byte) *compiled {
+	if !command.compiles {
+		return nil
+	}
+	s, err := c.server.scripts.compile(args[1])
+	return &compiled{s, err}
+}
+
 // scriptOf is the script that a call names, by its text or by its SHA-1.
-func (c *Conn) scriptOf(command *Command, args [][]byte) (*script, error) {
-	if !strings.HasPrefix(command.Name, "evalsha") {
+func (c *Conn) scriptOf(command *Command, args [][]byte, early *compiled) (*script, error) {
+	if early != nil {
+		return early.script, early.err
+	}
+	if command.compiles {
 		return c.server.scripts.compile(args[1])
 	}
 	if s := c.server.scripts.find(string(appendLower(nil, args[1]))); s != nil {
@@ -204,7 +223,7 @@ func (c *Conn) scriptOf(command *Command, args [][]byte) (*script, error) {
 }
 
 // newRun reads the arguments of EVAL.
-func (c *Conn) newRun(command *Command, args [][]byte) (*scriptRun, error) {
+func (c *Conn) newRun(command *Command, args [][]byte, early *compiled) (*scriptRun, error) {
 	if strings.HasPrefix(command.Name, "evalsha") && len(args[1]) != 2*sha1.Size {
 		return nil, errNoScript // said before anything else
 	}
@@ -215,7 +234,7 @@ func (c *Conn) newRun(command *Command, args [][]byte) (*scriptRun, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := c.scriptOf(command, args)
+	s, err := c.scriptOf(command, args, early)
 	if err != nil {
 		return nil, err
 	}
@@ -237,7 +256,7 @@ func (c *Conn) newRun(command *Command, args [][]byte) (*scriptRun, error) {
 
 // evalAtSlot runs a script that has named its keys.
 func evalAtSlot(c *Call) error {
-	r, err := c.conn.newRun(c.command, c.Args)
+	r, err := c.conn.newRun(c.command, c.Args, c.compiled)
 	if err != nil {
 		return err
 	}
@@ -267,7 +286,7 @@ func evalAnywhere(c *Conn, args [][]byte) error {
 	if err != nil {
 		return err
 	}
-	r, err := c.newRun(command, args)
+	r, err := c.newRun(command, args, nil)
 	if err != nil {
 		return err
 	}

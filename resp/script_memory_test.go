@@ -68,7 +68,7 @@ func TestScriptsHoldNoEndlessMemory(t *testing.T) {
 	}
 	require.Zero(t, s.scripts.memory.held.Load())
 	require.Zero(t, s.scripts.memory.running.Load())
-	require.Equal(t, "1", c.do("EVAL", "return 1", "0"))
+	require.Equal(t, "1", dial(t, s).do("EVAL", "return 1", "0"))
 }
 
 // peakOf looks at the live memory of the process until stop is called.

@@ -533,7 +533,7 @@ func (r *scriptRun) command(args [][]byte) ([]byte, error) {
 	reply.setProto(r.proto)
 	reply.bound(c.server.cfg.Limits.Output)
 	call := Call{Tx: r.tx, Args: args, Reply: &reply, command: command, conn: c}
-	if err := command.Run(&call); err != nil {
+	if err := call.run(); err != nil {
 		return nil, err
 	}
 	if call.wait != nil {
@@ -580,6 +580,9 @@ func (r *scriptRun) keyless(command *Command, args [][]byte) ([]byte, error) {
 	defer func() { c.reply = outer }()
 	if err := command.Conn(c, args); err != nil {
 		return nil, err
+	}
+	if c.reply.size() == 0 {
+		return nil, noReply(command)
 	}
 	return c.reply.bytes(), nil
 }

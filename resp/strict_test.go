@@ -188,6 +188,98 @@ func TestConnectionsToOtherServersAreClosed(t *testing.T) {
 	require.ErrorIs(t, err, io.EOF)
 }
 
+// Before a client has authenticated, no more replies are held for it than
+// PreAuthOutput, and one more.
+func TestRepliesBeforeAuthenticationAreBounded(t *testing.T) {
+	const limit, commands = 200, 400
+	l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
+	startServer(t, func(c *Config) {
+		c.Password, c.Listener = "secret", l
+		c.Limits.PreAuthOutput = limit
+	})
+	nc := l.dial()
+	defer nc.Close()
+	nc.SetDeadline(time.Now().Add(30 * time.Second))
+	go io.WriteString(nc, strings.Repeat("PING\r\n", commands)+"AUTH secret\r\n"+strings.Repeat("PING\r\n", commands)+"QUIT\r\n")
+	noAuth := "-" + string(errNoAuth) + "\r\n"
+	var all strings.Builder
+	largest := map[bool]int{}
+	buf := make([]byte, 1<<20)
+	for {
+		n, err := nc.Read(buf) // of a pipe: what is written at once
+		if err != nil {
+			break
+		}
+		all.Write(buf[:n])
+		authed := strings.Contains(all.String(), "+OK\r\n")
+		largest[authed] = max(largest[authed], n)
+	}
+	require.Equal(t, strings.Repeat(noAuth, commands)+"+OK\r\n"+strings.Repeat("+PONG\r\n", commands)+"+OK\r\n", all.String())
+	require.GreaterOrEqual(t, largest[false], limit)
+	require.Less(t, largest[false], limit+len(noAuth))
+	require.Greater(t, largest[true], limit+len(noAuth))
+}
+
+// pipeListener accepts connections without a network.
+type pipeListener struct {
+	conns  chan net.Conn
+	closed chan struct{}
+}
+
+func (l *pipeListener) dial() net.Conn {
+	near, far := net.Pipe()
+	l.conns <- far
+	return near
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *pipeListener) Close() error {
+	close(l.closed)
+	return nil
+}
+
+func (l *pipeListener) Addr() net.Addr { return &net.TCPAddr{} }
+
+// An application's command that writes no reply has an error for one, and no
+// effect: its client would wait for ever, or take the next reply for this one.
+func TestCommandWithoutReply(t *testing.T) {
+	c := dial(t, startServer(t, func(c *Config) {
+		c.Commands = []Command{
+			{Name: "app.put", Arity: 2, Flags: Write, First: 1, Last: 1, Step: 1, Run: func(c *Call) error { return c.Tx.Put(c.Own(1), nil) }},
+			{Name: "app.silent", Arity: 1, Conn: func(*Conn, [][]byte) error { return nil }},
+			{Name: "app.hello", Arity: 1, Conn: func(c *Conn, _ [][]byte) error {
+				c.Reply().Int(c.ID())
+				return c.Context().Err()
+			}},
+		}
+	}))
+	const put, silent = "ERR the command 'app.put' has written no reply", "ERR the command 'app.silent' has written no reply"
+	c.check([][2]string{
+		{"APP.PUT a", put},
+		{"EXISTS a", "0"},
+		{"APP.SILENT", silent},
+		{"APP.HELLO", c.do("CLIENT ID")},
+		{"MULTI", "OK"},
+		{"APP.PUT a", "QUEUED"},
+		{"APP.SILENT", "QUEUED"},
+		{"APP.HELLO", "QUEUED"},
+		{"EXEC", "[" + put + " " + silent + " 1]"},
+		{"PING", "PONG"},
+	}...)
+	require.Equal(t, put, c.do("EVAL", "return redis.pcall('app.put', KEYS[1])", "1", "b"))
+	c.send("CLIENT REPLY OFF")
+	c.send("APP.SILENT")
+	require.Equal(t, "OK", c.do("CLIENT REPLY ON"))
+}
+
 // What many GETs make of a few elements is not built where it may not be sent.
 func TestSortOfManyGets(t *testing.T) {
 	s := startServer(t, func(c *Config) { c.Limits.Output = 1 << 20 })
