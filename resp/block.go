@@ -155,6 +155,7 @@ func (l *waitList) release(w *waiter) {
 // serving is who is served in one Tx. What they get is theirs once it has ended.
 type serving struct {
 	list *waitList
+	own  *Conn // whose Tx it is
 	all  []*waiter
 }
 
@@ -196,6 +197,10 @@ func (s *serving) serveKey(tx *slotmesh.Tx, key string) (changed []string, err e
 		moved, err := w.run(tx, key)
 		if err != nil {
 			return changed, err
+		}
+		if t := s.own.tracking; t != nil {
+			t.othersToo(key)
+			t.othersToo(moved)
 		}
 		if moved != "" {
 			changed = append(changed, moved)

@@ -92,10 +92,10 @@ func newConn(s *Server, nc net.Conn, id int64) *Conn {
 	c.session = s.node.Session()
 	c.setProto(2)
 	c.reply.bound(s.cfg.Limits.Output)
-	c.serving.list = &s.blocked
+	c.serving.list, c.serving.own = &s.blocked, c
 	c.run = func(tx *slotmesh.Tx) error {
 		c.call.Tx = tx
-		c.track(c.call.command, c.request.Keys)
+		c.track(tx, c.call.command, c.request.Keys)
 		if c.runErr = c.call.run(); c.runErr != nil || c.request.ReadOnly {
 			return c.runErr
 		}

@@ -179,6 +179,7 @@ func (s *Server) infoStats(b *infoText) {
 	b.line("pubsub_channels", channels)
 	b.line("pubsub_patterns", patterns)
 	b.line("pubsubshard_channels", sharded)
+	b.line("tracking_total_items", s.trackers.items.Load())
 	b.line("migrate_cached_sockets", s.sockets.count())
 	b.line("total_error_replies", s.stats.errors.Load())
 }

@@ -316,7 +316,7 @@ func (c *Conn) execKeyed(t *transaction, part []queued, replies [][]byte) error 
 		left := c.server.cfg.Limits.Output
 		for i, q := range part {
 			if q.keyed {
-				c.trackArgs(q.command, q.args)
+				c.trackArgs(tx, q.command, q.args)
 				reply, err := c.runIn(tx, &q, left)
 				if err != nil {
 					return err

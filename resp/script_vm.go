@@ -523,7 +523,7 @@ func (r *scriptRun) command(args [][]byte) ([]byte, error) {
 			return nil, Error("ERR Script attempted to access a non local key in a cluster node")
 		}
 	}
-	c.trackArgs(command, args)
+	c.trackArgs(r.tx, command, args)
 	if command.has(Write) && c.server.blocked.n.Load() > 0 {
 		for _, i := range at {
 			c.touched = append(c.touched, string(args[i]))
