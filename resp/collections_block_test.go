@@ -184,7 +184,9 @@ func TestPauseHoldsUpWhoWaits(t *testing.T) {
 		late.blocked(s, 2, "BLPOP other 0.05")
 		other.check([2]string{"CLIENT PAUSE 100000 " + mode, "OK"})
 		push(t, s, "q", "a")
+		s.blocked.mu.Lock()
 		w := s.blocked.byKey["q"][0]
+		s.blocked.mu.Unlock()
 		require.Eventually(t, func() bool { return len(w.changed) == 0 }, 5*time.Second, time.Millisecond)
 		require.Equal(t, "(nil)", late.read())
 		require.Equal(t, 1, s.blocked.waiting())
