@@ -430,10 +430,6 @@ func (s *state) onStage(p *peer, m *stageMsg) {
 		s.sayStaged(h)
 		return
 	}
-	if m.InPlace {
-		s.holdStage(h)
-		return
-	}
 	if !h.pending {
 		h.pending = true
 		s.tell(stageTell{h})
