@@ -680,12 +680,8 @@ func (s *state) open(l *leadership, r *recording) {
 	})
 	s.decided(s.self.Shard, &r.msg.Kept)
 	mine = s.stillOwn(mine)
-	if was == s.id && !s.followed {
-		l.mine = mine
-	} else {
-		s.promoted(l, mine)
-	}
-	s.followed = false
+	l.mine = mine
+	s.lookThrough(l)
 	s.noteLate(l, mine)
 	s.settleGives(l, &r.msg)
 	for _, b := range s.bumps {
@@ -723,10 +719,14 @@ func (s *state) stillOwn(slots SlotSet) SlotSet {
 	return slots
 }
 
-// promoted makes a member that has only followed its primary's log so far look
-// through what it holds, before it serves it: which of its copies are right under
-// the moves that it has opened.
-func (s *state) promoted(l *leadership, slots SlotSet) {
+// lookThrough makes a member look through what it holds of the slots for which it
+// has only followed its primary's log so far, before it serves them: which of its
+// copies are right under the moves that it has opened.
+func (s *state) lookThrough(l *leadership) {
+	slots := l.mine
+	slots.Intersect(&s.followed)
+	l.mine.Subtract(&slots)
+	s.followed.Subtract(&slots)
 	for slot := range slots.All() {
 		s.arrived.add(slot, s.table.slots.at(slot).move)
 		s.freshen(l, slot)
@@ -874,6 +874,7 @@ func (s *state) shardChanged(e Epoch) {
 	}
 	if e.Node != s.id {
 		s.unmarkAll(func(SlotMark) bool { return true }) // marks are for primaries
+		s.followed.AddRange(SlotRange{0, NumSlots - 1})
 	}
 	if s.promise.less(e) {
 		s.promise = e
@@ -916,7 +917,10 @@ func (s *state) slotMoved(slot Slot, was, is slotEntry) {
 func (s *state) slotArrived(slot Slot, move uint64, counted bool) {
 	l := s.lead
 	if l != nil || s.table.primary(s.self.Shard) == s.id {
-		s.arrived.add(slot, move) // a replica hears of it in its primary's log
+		s.arrived.add(slot, move)
+		s.followed.Remove(slot)
+	} else {
+		s.followed.Add(slot) // it comes in its primary's log
 	}
 	if l == nil {
 		return // named when it stands

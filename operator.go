@@ -571,7 +571,6 @@ func (s *state) takeover(now time.Duration, id uint64) output {
 	s.setShard(s.self.Shard, e, pushChange)
 	s.failing = nil
 	s.stand = &candidacy{shard: s.self.Shard, epoch: e, why: whyForce, began: s.now}
-	s.followed = s.followed || was != s.id
 	if !s.majorityHeard() {
 		s.imposeLiving(id)
 	} else {

@@ -284,7 +284,8 @@ func (s *state) leaveShard() {
 	}
 	s.unmarkAll(func(SlotMark) bool { return true })
 	s.stand, s.knownRecord, s.shardRecord, s.failing = nil, nil, nil, nil
-	s.holdsCopy, s.followed = false, false
+	s.holdsCopy = false
+	s.followed.AddRange(SlotRange{0, NumSlots - 1})
 	s.promise = Epoch{}
 	s.primary = s.now
 	s.stages, s.gone = map[uint64]*heldStage{}, map[Slot]goneSlot{}

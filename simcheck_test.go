@@ -188,7 +188,8 @@ func (w *simWorld) checkAck(n *simNode, op simPending) {
 		op.epoch = c.reignEpoch // it ran before, and the first lease covers it
 	}
 	key := simAckKey{op.move, op.epoch, int32(n.index), w.now}
-	if last, seen := l.lastAck[slot]; seen {
+	last, seen := l.lastAck[slot]
+	if seen {
 		older := key.move < last.move || key.move == last.move && (key.epoch.less(last.epoch) || key.epoch == last.epoch && key.node != last.node)
 		if older {
 			w.fail("OW1", "slot %d: %s acknowledges at move %d epoch %v, after n%d at move %d epoch %v", op.slot, n.name(), key.move, key.epoch, last.node, last.move, last.epoch)
@@ -198,6 +199,7 @@ func (w *simWorld) checkAck(n *simNode, op simPending) {
 	w.checkLease(n)
 	w.checkRestarted(n)
 	w.checkMinority(n)
+	w.noteOvertaken(n, &op, last)
 	w.checkData(n, op)
 }
 
@@ -738,6 +740,9 @@ func (w *simWorld) checkEvent(n *simNode, e Event) {
 			l.reach("failed over")
 		}
 		n.followRole()
+		if !e.From.IsZero() {
+			n.wonAt = w.now
+		}
 		w.noteLost(n, w.ack == 0 || l.unclean)
 		n.noteForced(e.Epoch)
 		w.checkWin(n, e)

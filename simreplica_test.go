@@ -487,6 +487,20 @@ func (w *simWorld) noteLost(n *simNode, allowed bool) {
 	}
 }
 
+// noteOvertaken explains what a failover by force has lost of a shard that is not
+// strict: its old primary acknowledges until its lease is over, and nobody waits.
+func (w *simWorld) noteOvertaken(n *simNode, op *simPending, last simAckKey) {
+	l := &w.ledger
+	k := simSlotKey{n.core.cluster, op.slot}
+	was := l.committed[k]
+	if w.ack > 0 || last.node == int32(n.index) || last.move != op.move || last.at < n.wonAt || descends(op.value, was) {
+		return
+	}
+	l.reach("overtaken by force")
+	l.loose[k] = true
+	l.resets[k]++
+}
+
 // valueToBe is what a slot shows once what has been staged for it is live.
 func (n *simNode) valueToBe(slot Slot) *simWrite {
 	e := n.core.table.slots.at(slot)

@@ -187,7 +187,7 @@ type state struct {
 	failing     *failover          // a failover to this node that an operator has asked for
 	logAt       logPosition        // where this node's log ends, as the driver last said
 	holdsCopy   bool               // the store holds all data of the shard, as of some moment
-	followed    bool               // an operator has made this node, a replica, the primary, and it has not opened its shard yet
+	followed    SlotSet            // slots of which this node has followed its primary's log, and not led since
 	role        logRole
 	hadReplicas map[ShardID]bool
 	nextReplica time.Duration
@@ -330,6 +330,9 @@ func (s *state) boot(now time.Duration) output {
 		p.nextBeat = s.now + s.jitter(s.beatPeriod(p))
 	}
 	s.self.heardAt = s.now
+	if s.table.primary(s.self.Shard) != s.id {
+		s.followed.AddRange(SlotRange{0, NumSlots - 1})
+	}
 	if s.cfg.alone && s.cluster.IsZero() && s.table.unassigned == NumSlots && len(s.peers.ordered) == 1 {
 		s.assignAll()
 	}
