@@ -14,8 +14,8 @@ import (
 // member that lives knows of it, one NodeTimeout at most. Errors are
 // *AdminError and match ErrRefused (the arguments, or the state of the cluster,
 // do not allow it: nothing has changed), ErrTryAgain (something else is under
-// way), ErrClusterDown (no majority has decided), ErrClosed, or the error of the
-// context. Where Outcome is Unknown, it may still happen, or a part of it has.
+// way), ErrClusterDown (no majority has decided), ErrClosed, ErrInTx, or the error
+// of the context. Where Outcome is Unknown, it may still happen, or a part of it has.
 type Admin interface {
 	// Meet makes whoever lives at addr a member of this node's cluster, or this
 	// node one of its. It returns at once; an event tells what came of it.
@@ -78,6 +78,9 @@ func (a *admin) do(ctx context.Context, f func(s *state, now time.Duration, id u
 }
 
 func (a *admin) Meet(ctx context.Context, addr string) error {
+	if err := (*node)(a).mayCommand(ctx); err != nil {
+		return err
+	}
 	if addr == "" {
 		return invalid("Invalid node address specified: %q", addr).public()
 	}
@@ -101,6 +104,9 @@ func (a *admin) DelSlots(ctx context.Context, slots SlotSet) error {
 
 func (a *admin) SetSlots(ctx context.Context, slots SlotSet, to NodeID) error {
 	n := (*node)(a)
+	if err := n.mayCommand(ctx); err != nil {
+		return err
+	}
 	v := n.engine.view.Load()
 	if err := n.stillHolds(v, slots, to); err != nil {
 		return err.public()
@@ -134,8 +140,10 @@ func (n *node) stillHolds(v *view, slots SlotSet, to NodeID) *commandError {
 }
 
 func (n *node) holdsLive(slot Slot) bool {
-	c := n.engine.makeCell(slot)
-	c.mu.RLock()
+	c, err := n.lookInto(slot)
+	if err != nil {
+		return true // nobody asks any more
+	}
 	defer c.mu.RUnlock()
 	return n.engine.holdsLive(slot)
 }
@@ -173,11 +181,8 @@ func (a *admin) Reset(ctx context.Context, hard bool) error { return (*node)(a).
 // MoveSlots asks each owner to give its part.
 func (a *admin) MoveSlots(ctx context.Context, slots SlotSet, to NodeID) error {
 	n := (*node)(a)
-	if inTx(ctx) {
-		return ErrInTx
-	}
-	if err := ctx.Err(); err != nil {
-		return contextOver(err)
+	if err := n.mayCommand(ctx); err != nil {
+		return err
 	}
 	v := n.engine.view.Load()
 	if v.member(to) == nil {
@@ -244,7 +249,7 @@ func (n *node) moveFrom(ctx context.Context, owner NodeID, slots SlotSet, to Nod
 		return invalid("Unknown node %s", owner).public()
 	}
 	failed := func(o Outcome, err error) error {
-		a := &AdminError{Text: fmt.Sprintf("node %s: %v", owner.short(), err), Outcome: o, Err: ErrTryAgain}
+		a := &AdminError{Text: fmt.Sprintf("node %s: %s", owner.short(), words(err)), Outcome: o, Err: ErrTryAgain}
 		if ctx.Err() != nil {
 			a.Err = ctx.Err()
 		}

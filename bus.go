@@ -91,6 +91,7 @@ type sender struct {
 	Host        string
 	Shard       ShardID
 	Store       uint64
+	Timeout     uint32 // NodeTimeout, milliseconds: only to be compared
 }
 
 // wanted is whom a message is for: what the handshake of its connection named.

@@ -128,9 +128,12 @@ func (c *Client) CompareAndSwap(ctx context.Context, key string, old, value []by
 // returns its reply. Which arguments are keys the command says: the node that
 // calls must know it, too.
 func (c *Client) Do(ctx context.Context, name string, args ...[]byte) ([]byte, error) {
+	if err := c.n.engine.mayCall(ctx); err != nil {
+		return nil, &OpError{Op: name, Slot: NumSlots, Err: err}
+	}
 	cmd := c.n.engine.commands[name]
 	if cmd == nil {
-		return nil, &OpError{Op: name, Err: fmt.Errorf("%w %q: expected one of Config.Commands", ErrUnknownCommand, name)}
+		return nil, &OpError{Op: name, Slot: NumSlots, Err: fmt.Errorf("%w %q: expected one of Config.Commands", ErrUnknownCommand, name)}
 	}
 	keys, err := cmd.keysOf(args)
 	if err == nil {
@@ -141,7 +144,7 @@ func (c *Client) Do(ctx context.Context, name string, args ...[]byte) ([]byte, e
 		err = fmt.Errorf("%w: %d arguments, expected at most %d", ErrTooLarge, len(args), requestArgsMax)
 	}
 	if err != nil {
-		return nil, &OpError{Op: name, Err: err}
+		return nil, &OpError{Op: name, Slot: NumSlots, Err: err}
 	}
 	return c.call(ctx, &request{op: opDo, name: name, args: args}, keys[0])
 }
@@ -180,14 +183,10 @@ func (c *Client) call(ctx context.Context, q *request, key string) ([]byte, erro
 // check refuses what no node takes.
 func (c *Client) check(ctx context.Context, q *request, key string) error {
 	e := &c.n.engine
-	switch {
-	case e.closed.Load():
-		return ErrClosed
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case inTx(ctx):
-		return ErrInTx
-	case len(key) > e.maxKey:
+	if err := e.mayCall(ctx); err != nil {
+		return err
+	}
+	if len(key) > e.maxKey {
 		return tooLong("key", len(key), e.maxKey)
 	}
 	total := 0

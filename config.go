@@ -60,8 +60,9 @@ type Config struct {
 
 	// Primaries is the number of nodes that form a cluster by themselves: give
 	// the same Seeds and Primaries to as many nodes, start them in any order, and
-	// they form exactly one cluster, with equal shares of the slots. 0 forms
-	// none, 1000 are the most.
+	// they form exactly one cluster, with equal shares of the slots. Nodes with
+	// others are not counted; Status.Problems and an EventDiffers name them. 0
+	// forms none, 1000 are the most.
 	Primaries int
 
 	// Join starts a node without slots, to be met by a cluster (by its Seeds, or
@@ -79,14 +80,19 @@ type Config struct {
 	Dir string
 
 	// Host is a label of what fails together: nodes of one label have one vote.
-	// "" is a random label, right for one node per machine. Letters, digits, '.',
-	// '_' and '-', 253 at most.
+	// "" is a label of this start alone, drawn at random, which is right for one
+	// node per machine only: two nodes of one machine that are given none count as
+	// two hosts, and may have two of three votes there. Give all nodes of a machine
+	// (or of a rack, or of a zone) the same. Letters, digits, '.', '_' and '-', 253
+	// at most.
 	Host string
 
 	// NodeTimeout is the silence after which a node counts as failed, and the
 	// length of a primary's lease. A short one replaces a dead primary sooner and
-	// takes a slow one for dead. 250 ms to 1 h, default 5 s. It must be the same
-	// at all nodes of a cluster.
+	// takes a slow one for dead. 250 ms to 1 h, default 5 s. It should be the same
+	// at all nodes of a cluster: nothing is lost where it is not, for a voter
+	// leases for its own, but a node with a short one takes those with a long one
+	// for dead. Status.Problems and an EventDiffers name such nodes.
 	NodeTimeout time.Duration
 
 	// MaxVoters bounds how many nodes vote, at most one per host. Odd, 1 to 63,

@@ -200,7 +200,7 @@ type dataConn struct {
 	room   chan struct{} // closed when the buffer is empty; nil: nobody waits for it
 	err    error
 	used   time.Time
-	ends   map[uint64]chan *dataDone // hand-overs that wait for an answer, by job
+	ends   map[uint64]chan *dataDone // of hand-overs that wait for an answer, by position
 	ping   bool                      // one is on its way, or will be, and has not been answered
 	pinged time.Time                 // when it had been written; zero: it has not
 	pings  uint64                    // sent, or about to be
@@ -475,8 +475,8 @@ func (c *dataConn) handle(kind byte, payload []byte) error {
 			return err
 		}
 		c.mu.Lock()
-		end := c.ends[d.job]
-		delete(c.ends, d.job)
+		end := c.ends[d.position]
+		delete(c.ends, d.position)
 		c.mu.Unlock()
 		if end != nil {
 			end <- d

@@ -128,3 +128,29 @@ func TestAStatusIsNeverOld(t *testing.T) {
 		until(t, 2*driverNT, "its status", func() bool { return nodes[0].Status().Ready })
 	})
 }
+
+// NodeTimeouts that differ keep no cluster from forming, and are not passed over
+// in silence.
+func TestAStatusNamesNodesThatAreConfiguredUnlikeThisOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, seeds := newFaults(t), []string{"a:1", "b:1"}
+		var nodes []*node
+		for i, nt := range []time.Duration{driverNT, 2 * driverNT} {
+			nodes = append(nodes, startNode(t, Config{Addr: seeds[i], Seeds: seeds, Primaries: 2, NodeTimeout: nt, Transport: f.Node(seeds[i][:1])}))
+		}
+		events := nodes[0].Events(t.Context(), 1000)
+		for _, n := range nodes {
+			isReady(t, n)
+		}
+		until(t, driverNT, "its status", func() bool { return len(nodes[0].Status().Problems) == 1 })
+		want := fmt.Sprintf("node %s at b:1: NodeTimeout is 4s there and 2s here", nodes[1].ID().short())
+		require.Equal(t, []string{want}, nodes[0].Status().Problems)
+		require.Contains(t, nodes[0].Status().String(), "; "+want)
+		var told bool
+		for range len(events) {
+			e := <-events
+			told = told || e.Kind == EventDiffers && e.Node == nodes[1].ID() && e.Text == "NodeTimeout is 4s there and 2s here"
+		}
+		require.True(t, told)
+	})
+}

@@ -915,6 +915,9 @@ func (s *state) slotMoved(slot Slot, was, is slotEntry) {
 // said so in its present epoch, and hears of the decision from who counted it;
 // else it is named in a new stand first.
 func (s *state) slotArrived(slot Slot, move uint64, counted bool) {
+	if s.wentToNobody(slot, move-1) {
+		s.back.Add(slot)
+	}
 	l := s.lead
 	if l != nil || s.table.primary(s.self.Shard) == s.id {
 		s.arrived.add(slot, move)

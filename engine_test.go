@@ -25,7 +25,7 @@ func TestARequestWaitsForASlotOnHoldForOneNodeTimeoutInAll(t *testing.T) {
 		require.NoError(t, n.jobs.begin(o))
 		target := nodes[1].core.self.Shard
 		require.NoError(t, n.post(t.Context(), func(s *state, now time.Duration) output { return s.handOff(now, o.job, o.slots, target) }))
-		<-o.frozen
+		<-o.freeze.Load().frozen
 		ctx, stop := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() {

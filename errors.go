@@ -3,6 +3,7 @@ package slotmesh
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // Plain facts, to be asked for with [errors.Is]. A [*OpError] matches the one
@@ -106,19 +107,27 @@ func (o Outcome) String() string {
 // OpError is a call on keys that failed.
 type OpError struct {
 	Op      string // "get", "set", the name of a command ...
-	Slot    Slot
+	Slot    Slot   // of the keys; NumSlots where the call has none, or keys of several slots
 	Node    NodeID // that answered, or was asked last; zero where none was
 	Outcome Outcome
 	Err     error // the cause
 }
 
 func (e *OpError) Error() string {
-	at := ""
-	if !e.Node.IsZero() {
-		at = " at " + e.Node.short()
+	where := ""
+	if e.Slot < NumSlots {
+		where = fmt.Sprintf(", slot %d", e.Slot)
 	}
-	return fmt.Sprintf("slotmesh: %s, slot %d%s: %v (%v)", e.Op, e.Slot, at, e.Err, e.Outcome)
+	if !e.Node.IsZero() {
+		where += " at " + e.Node.short()
+	}
+	outcome := fmt.Sprintf(" (%v)", e.Outcome)
+	cause := strings.TrimSuffix(words(e.Err), outcome) // a call that the command has made may have ended alike
+	return "slotmesh: " + e.Op + where + ": " + cause + outcome
 }
+
+// words is the text of an error that becomes part of another one.
+func words(err error) string { return strings.TrimPrefix(err.Error(), "slotmesh: ") }
 
 // Unwrap returns the cause.
 func (e *OpError) Unwrap() error { return e.Err }
@@ -169,7 +178,9 @@ type AdminError struct {
 	Err     error
 }
 
-func (e *AdminError) Error() string { return fmt.Sprintf("%v: %s", e.Err, e.Text) }
+func (e *AdminError) Error() string {
+	return fmt.Sprintf("%v: %s", e.Err, strings.TrimPrefix(e.Text, "slotmesh: "))
+}
 
 // Unwrap returns the sentinel.
 func (e *AdminError) Unwrap() error { return e.Err }

@@ -25,6 +25,7 @@ const (
 	EventNumberRefused                      // Node has shown a number that is too high to be true
 	EventSilent                             // Node has not been heard here for a NodeTimeout (PFAIL), or has failed no more and still is not heard
 	EventFailed                             // a majority of the voters does not hear Node either (FAIL)
+	EventDiffers                            // Node, at Addr, is configured unlike this node; Text names both values
 	EventHeard                              // Node, which was silent or had failed, is heard again
 )
 
@@ -32,7 +33,7 @@ var eventNames = map[EventKind]string{
 	EventFormed: "formed", EventJoined: "joined", EventMember: "member", EventForgotten: "forgotten", EventReset: "reset",
 	EventRefused: "refused", EventDuplicate: "duplicate", EventPrimary: "primary", EventDeposed: "deposed", EventMoved: "moved",
 	EventVoters: "voters", EventReplica: "replica", EventUnclean: "unclean", EventNumberRefused: "number refused",
-	EventSlow: "slow", EventLost: "lost", EventSilent: "silent", EventFailed: "failed", EventHeard: "heard",
+	EventSlow: "slow", EventLost: "lost", EventSilent: "silent", EventFailed: "failed", EventHeard: "heard", EventDiffers: "differs",
 }
 
 // String returns the kind as one or two lower-case words.

@@ -122,7 +122,7 @@ func ExampleOpError() {
 	}
 	fmt.Println(errors.Is(err, slotmesh.ErrTooLarge))
 	// Output:
-	// slotmesh: set, slot 907: slotmesh: too large: key of 22 bytes, expected at most 8 (not executed)
+	// slotmesh: set, slot 907: too large: key of 22 bytes, expected at most 8 (not executed)
 	// true
 }
 

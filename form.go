@@ -1,6 +1,7 @@
 package slotmesh
 
 import (
+	"fmt"
 	"slices"
 	"time"
 )
@@ -151,6 +152,21 @@ func (s *state) formers() []member {
 	}
 	sortMembers(set)
 	return slices.Compact(set) // a node that was reset may lead two shards here
+}
+
+// unequalFormers says that nodes which were to form by number are not counted, or
+// nothing.
+func (s *state) unequalFormers() string {
+	n := 0
+	for _, p := range s.peers.ordered {
+		if p != s.self && p.State == present && s.alive(p) && p.formNumbers != (formNumbers{}) && p.formNumbers != s.cfg.form {
+			n++
+		}
+	}
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; %d that are here have others", n)
 }
 
 // formersAgree reports whether every former has shown this node's own table for

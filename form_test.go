@@ -2,6 +2,7 @@ package slotmesh
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -682,6 +683,104 @@ func TestFormationByNumberWaitsForAll(t *testing.T) {
 	last.core.setSeeds([]string{"addr-a"})
 	w.until("formed", func() bool { return formed(ns...) })
 	w.until("all have come in", func() bool { return formed(ns[0], other, last) })
+}
+
+// Nodes that are configured unlike each other are named with both values, by an
+// event and in the status; where they keep a cluster from forming by number, that
+// says so too.
+func TestNodesThatAreConfiguredUnlikeEachOtherAreNamed(t *testing.T) {
+	t.Parallel()
+	forms := func(p, r uint16, seeds uint64) func(*coreConfig) {
+		return func(c *coreConfig) { c.form = formNumbers{Seeds: seeds, Primaries: p, Replicas: r} }
+	}
+	for _, row := range []struct {
+		name         string
+		edit         func(*coreConfig) // of the second node; the first forms 2 primaries with a replica each
+		atA, atB     string
+		whileForming bool // it is no problem any more once the cluster has formed
+	}{
+		{"alike", forms(2, 1, 3), "", "", false},
+		{"formed by hand", func(*coreConfig) {}, "", "", false},
+		{"another NodeTimeout", func(c *coreConfig) { forms(2, 1, 3)(c); c.nodeTimeout = ruleNT / 2 },
+			"NodeTimeout is 500ms there and 1s here", "NodeTimeout is 1s there and 500ms here", false},
+		{"other Primaries", forms(3, 1, 3), "Primaries is 3 there and 2 here", "Primaries is 2 there and 3 here", false},
+		{"other Replicas", forms(2, 0, 3), "Replicas is 0 there and 1 here", "Replicas is 1 there and 0 here", false},
+		{"other Seeds", forms(2, 1, 4), "Seeds are others there than here", "Seeds are others there than here", true},
+		{"all three", func(c *coreConfig) { forms(3, 0, 3)(c); c.nodeTimeout = 2 * ruleNT },
+			"NodeTimeout is 2s there and 1s here, Primaries is 3 there and 2 here, Replicas is 0 there and 1 here",
+			"NodeTimeout is 1s there and 2s here, Primaries is 2 there and 3 here, Replicas is 1 there and 0 here", false},
+	} {
+		w := newRules(t)
+		a, b := w.boot(forms(2, 1, 3)), w.boot(row.edit)
+		says := func(n, of *ruleNode, text string) {
+			t.Helper()
+			var events, problems []string
+			for _, e := range n.eventsOf(EventDiffers) {
+				require.Equal(t, of.core.id, e.Node, row.name)
+				require.Equal(t, of.cfg.addr, e.Addr, row.name)
+				events = append(events, e.Text)
+			}
+			if text != "" {
+				problems = []string{fmt.Sprintf("node %s at %s: %s", of.core.id.short(), of.cfg.addr, text)}
+				require.Equal(t, []string{text}, events, row.name)
+			} else {
+				require.Empty(t, events, row.name)
+			}
+			require.Equal(t, problems, n.core.publish().trouble, row.name)
+		}
+		a.core.setSeeds([]string{b.cfg.addr})
+		b.core.setSeeds([]string{a.cfg.addr})
+		w.run(3 * ruleNT)
+		says(a, b, row.atA)
+		says(b, a, row.atB)
+		others := strings.Contains(a.core.unready(), "; 1 that are here have others")
+		require.Equal(t, b.cfg.form != a.cfg.form && b.core.byNumber(), others, "%s: %s", row.name, a.core.unready())
+
+		// Whether they differ is said of members of a formed cluster too.
+		for range 3 {
+			n := w.boot(forms(2, 1, 3))
+			n.core.setSeeds([]string{a.cfg.addr})
+		}
+		w.until(row.name, func() bool { return formed(w.nodes...) })
+		w.run(3 * ruleNT)
+		if row.whileForming {
+			row.atA = ""
+			a.events = nil
+		}
+		says(a, b, row.atA)
+	}
+}
+
+// So is one that comes to a cluster that has formed, and once only.
+func TestANodeThatComesWithOtherNumbersIsNamed(t *testing.T) {
+	t.Parallel()
+	w := newRules(t)
+	a := w.grid("abc", 3, 0)[0]
+	w.until("calm", w.calm)
+	late := w.boot(func(c *coreConfig) { c.form = formNumbers{Seeds: 9, Primaries: 4} })
+	late.core.setSeeds([]string{a.cfg.addr})
+	w.until("joined", func() bool { return formed(a, late) })
+	w.run(3 * ruleNT)
+	events := a.eventsOf(EventDiffers)
+	require.Len(t, events, 1)
+	require.Equal(t, "Primaries is 4 there and 3 here", events[0].Text)
+	require.Empty(t, a.core.unready())
+	a.forget(late.core.id, true)
+	w.run(3 * ruleNT)
+	require.Empty(t, a.core.publish().trouble)
+}
+
+// The list in a status is bounded.
+func TestProblemsThatAStatusNamesAreBounded(t *testing.T) {
+	t.Parallel()
+	s := lone(t, 1)
+	for i := range problemsMax + 3 {
+		s.peers.insert(&peer{peerEntry: peerEntry{ID: NodeID{byte(i + 2)}}, timeout: 7})
+	}
+	s.tellDifferences()
+	ps := s.problems()
+	require.Len(t, ps, problemsMax+1)
+	require.Equal(t, "and 3 more nodes that are configured unlike this one", ps[problemsMax])
 }
 
 // A node with the same numbers that comes later joins by its seeds.

@@ -161,7 +161,7 @@ func (s *state) giveLease(p *peer) uint32 {
 // leaseLength is how long this voter leases, in milliseconds: its NodeTimeout.
 // That it may have given so long a lease is saved before it is given.
 func (s *state) leaseLength() uint32 {
-	d := uint32(s.cfg.nodeTimeout / time.Millisecond)
+	d := milliseconds(s.cfg.nodeTimeout)
 	if s.vote.maxLease < d {
 		s.vote.maxLease = d
 		s.mark(cellKey{kind: cellLease})
@@ -169,6 +169,8 @@ func (s *state) leaseLength() uint32 {
 	}
 	return d
 }
+
+func milliseconds(d time.Duration) uint32 { return uint32(d / time.Millisecond) }
 
 // stamp is the time now as heartbeats carry it: milliseconds, modulo 2^32.
 func (s *state) stamp() uint32 { return uint32(s.now / time.Millisecond) }

@@ -430,6 +430,10 @@ func (s *state) onStage(p *peer, m *stageMsg) {
 		s.sayStaged(h)
 		return
 	}
+	if m.InPlace && len(s.waitedFor(l)) == 0 {
+		s.holdStage(h)
+		return
+	}
 	if !h.pending {
 		h.pending = true
 		s.tell(stageTell{h})

@@ -812,3 +812,43 @@ func TestWhoAsksForASlotThatComesWithItsKeysWaits(t *testing.T) {
 	require.True(t, d.serves(5))
 	require.False(t, d.core.serve.hold.Contains(5))
 }
+
+// A slot that comes back from nobody has what this node served before, however
+// long the disk takes: the core forgets meanwhile that the slot had gone.
+func TestASlotComesBackFromNobodyOnASlowDisk(t *testing.T) {
+	t.Parallel()
+	w := newRules(t)
+	a := w.cluster(2, 4)[0]
+	w.run(2 * ruleNT)
+	require.Equal(t, "OK", w.settle(a.delSlots("5")))
+	require.Contains(t, a.core.gone, Slot(5))
+	a.told = nil
+	a.slowDisk = true
+	r := a.addSlots("5")
+	for range 20 {
+		if w.deliver(); a.owns(5) == "a" {
+			break
+		}
+		a.flush()
+	}
+	require.Equal(t, "a", a.owns(5))
+	require.Empty(t, toldOf[adoptTell](a), "before it is saved")
+	w.run(ruleNT)
+	require.NotContains(t, a.core.gone, Slot(5))
+	a.flush()
+	a.slowDisk = false
+	told := toldOf[adoptTell](a)
+	require.Len(t, told, 1)
+	require.Equal(t, moveRuns{{5, 5, 3}}, told[0].slots)
+	require.True(t, told[0].back.Contains(5))
+	require.Equal(t, "OK", w.settle(r))
+
+	// With an owner between it is another one's, and old.
+	b := w.nodes[1]
+	require.Equal(t, "OK", w.settle(a.setSlots("5", b)))
+	a.told = nil
+	require.Equal(t, "OK", w.settle(b.setSlots("5", a)))
+	for _, x := range toldOf[adoptTell](a) {
+		require.False(t, x.back.Contains(5))
+	}
+}

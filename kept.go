@@ -114,12 +114,12 @@ func (k *kept) at(kind cellKind, slot Slot) uint64 {
 
 // back reports whether what was served here is right under a move: it is the one
 // under which it was served, named anew when the shard was won again, or the slot
-// has only been nobody's between. The run loop calls it.
-func (k *kept) back(slot Slot, move uint64) bool {
+// has only been nobody's between, as the core knows or this start has found.
+func (k *kept) back(slot Slot, move uint64, fromNobody bool) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	was := k.moves[cellOwned][slot]
-	return was != 0 && (was == move || was+2 == move && (k.released.Contains(slot) || k.n.core.wentToNobody(slot, was+1)))
+	return was != 0 && (was == move || was+2 == move && (fromNobody || k.released.Contains(slot)))
 }
 
 // clear forgets everything: the store has been emptied.

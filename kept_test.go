@@ -148,7 +148,7 @@ func TestCopiesThatWereSavedBelongToACluster(t *testing.T) {
 		require.Equal(t, []cell{{key: cellKey{kind: cellNode}}}, rest, "the core's")
 		k.begin(core(here))
 		require.Equal(t, row.want, k.at(cellStaged, 5) == 7)
-		require.Equal(t, row.want, k.back(9000, 5))
+		require.Equal(t, row.want, k.back(9000, 5, false))
 		if row.want {
 			require.False(t, k.released.Contains(5))
 			require.False(t, k.moves[cellOwned][9000]+2 == 6)

@@ -23,10 +23,24 @@ func (n *node) CountKeys(slot Slot) (int, error) {
 	if err := checkSlot(slot); err != nil {
 		return 0, err
 	}
-	c := n.engine.makeCell(slot)
-	c.mu.RLock()
+	c, err := n.lookInto(slot)
+	if err != nil {
+		return 0, err
+	}
 	defer c.mu.RUnlock()
 	return n.cfg.Store.Len(uint16(slot))
+}
+
+// lookInto locks a slot for reading, unless the node is closed: Close waits for
+// whoever is in a slot, and from then on nobody touches the store.
+func (n *node) lookInto(slot Slot) (*slotCell, error) {
+	c := n.engine.makeCell(slot)
+	c.mu.RLock()
+	if n.engine.closed.Load() {
+		c.mu.RUnlock()
+		return nil, ErrClosed
+	}
+	return c, nil
 }
 
 // ScanSlot implements Node.
@@ -37,8 +51,10 @@ func (n *node) ScanSlot(slot Slot, cursor uint64, limit int) ([]store.Item, uint
 	if limit < 0 {
 		return nil, 0, fmt.Errorf("%w: limit %d of a scan, expected 0 or more", ErrInvalid, limit)
 	}
-	c := n.engine.makeCell(slot)
-	c.mu.RLock()
+	c, err := n.lookInto(slot)
+	if err != nil {
+		return nil, 0, err
+	}
 	defer c.mu.RUnlock()
 	return n.cfg.Store.Scan(uint16(slot), cursor, limit)
 }
@@ -54,7 +70,7 @@ func (n *node) FlushSlot(ctx context.Context, slot Slot) error {
 	if err == nil {
 		return nil
 	}
-	return &OpError{Op: r.Name, Slot: slot, Node: n.ID(), Outcome: outcomeOf(ran), Err: err}
+	return &OpError{Op: r.Name, Slot: min(slot, NumSlots), Node: n.ID(), Outcome: outcomeOf(ran), Err: err}
 }
 
 // flush is one effect, however many keys there are.

@@ -27,7 +27,8 @@ const (
 	linkQueueMax     = 1024 // messages waiting for a link; at the bound one more is lost, as any message may be
 	dialQueueMax     = 64   // messages waiting for a dial; the same
 	dialPauseMax     = 2 * time.Second
-	linkIdle         = 10 // NodeTimeouts without a frame after which a link is closed
+	acceptPause      = 10 * time.Millisecond // after a failure, so that a listener that always fails costs little
+	linkIdle         = 10                    // NodeTimeouts without a frame after which a link is closed
 )
 
 // linkRole says what a connection is for.
@@ -502,19 +503,28 @@ func (ls *links) end() {
 
 // accept takes connections until the listener is closed.
 func (ls *links) accept(l net.Listener) {
+	failing := false
 	for {
 		conn, err := l.Accept()
+		if err == nil && conn == nil {
+			err = errors.New("slotmesh: Config.Transport: Accept returned no connection and no error")
+		}
 		if err != nil {
 			if ls.ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
 				return
 			}
+			if !failing {
+				ls.node.cfg.Logger.Error("no connection of another node is taken at the moment", "addr", ls.node.addr, "error", err)
+			}
+			failing = true
 			select { // out of file descriptors, most likely: it passes
 			case <-ls.ctx.Done():
 				return
-			case <-time.After(10 * time.Millisecond):
+			case <-time.After(acceptPause):
 			}
 			continue
 		}
+		failing = false
 		if !ls.track(conn) {
 			conn.Close()
 			continue

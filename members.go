@@ -1,7 +1,9 @@
 package slotmesh
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -218,7 +220,7 @@ func (s *state) admitJoiner(p *peer, from *sender, to wanted, m message) *peer {
 		s.invite(p) // it has been taken, and has not heard so
 		return nil
 	}
-	_, isSeed := m.(*seedMsg)
+	seeking, isSeed := m.(*seedMsg)
 	if isSeed && p != nil && p.Key == from.Key {
 		return nil // a tombstone, which only MEET lifts
 	}
@@ -227,6 +229,9 @@ func (s *state) admitJoiner(p *peer, from *sender, to wanted, m message) *peer {
 		return nil
 	}
 	p = s.add(from)
+	if isSeed {
+		p.formNumbers = seeking.Form
+	}
 	if mt := s.meetingOf(m); mt != nil {
 		s.endMeeting(mt)
 	}
@@ -382,7 +387,7 @@ func (s *state) heardFrom(p *peer, from *sender, m message) {
 		p.incarnation = from.Incarnation
 		p.beatAt, p.answered, p.claim, p.leased, p.active = never, false, claim{}, false, false
 	}
-	p.heardStarts = from.Starts
+	p.heardStarts, p.timeout = from.Starts, from.Timeout
 	if _, isBeat := m.(*heartbeat); !isBeat {
 		p.heardAt = s.now // a heartbeat may be late, which its stamp tells
 	}
@@ -636,6 +641,7 @@ func (s *state) membershipTick() {
 		}
 	}
 	s.seedTick()
+	s.tellDifferences()
 	for _, p := range s.peers.ordered {
 		if p.invitedAt == never {
 			continue
@@ -706,6 +712,72 @@ func (s *state) livesAt(addr string) bool {
 	return slices.ContainsFunc(s.peers.ordered, func(p *peer) bool {
 		return p.Addr == addr && p.State != forgotten && s.timeSince(p.heardAt) < s.cfg.nodeTimeout/2
 	})
+}
+
+// ---- nodes that are configured unlike each other
+
+// difference says in what p is configured unlike this node though it should be
+// alike, and names both values; "" is in nothing. It is no reason to refuse p:
+// every voter leases for its own NodeTimeout, which the leases carry, and
+// formation by number counts none but its equals.
+func (s *state) difference(p *peer) string {
+	var parts []string
+	differs := func(what string, theirs, ours any) {
+		parts = append(parts, fmt.Sprintf("%s is %v there and %v here", what, theirs, ours))
+	}
+	if ours := milliseconds(s.cfg.nodeTimeout); p.timeout != 0 && p.timeout != ours {
+		differs("NodeTimeout", time.Duration(p.timeout)*time.Millisecond, time.Duration(ours)*time.Millisecond)
+	}
+	if theirs, ours := p.formNumbers, s.cfg.form; theirs != ours && theirs != (formNumbers{}) && s.byNumber() {
+		if theirs.Primaries != ours.Primaries {
+			differs("Primaries", theirs.Primaries, ours.Primaries)
+		}
+		if theirs.Replicas != ours.Replicas {
+			differs("Replicas", theirs.Replicas, ours.Replicas)
+		}
+		if theirs.Seeds != ours.Seeds && s.cluster.IsZero() { // a cluster that grows may have more of them
+			parts = append(parts, "Seeds are others there than here")
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// tellDifferences tells the application, once each.
+func (s *state) tellDifferences() {
+	for _, p := range s.peers.ordered {
+		if p == s.self || p.State == forgotten {
+			continue
+		}
+		d := s.difference(p)
+		if d == p.toldDiffers {
+			continue
+		}
+		p.toldDiffers, s.viewDirty = d, true
+		if d != "" {
+			s.event(Event{Kind: EventDiffers, Node: p.ID, Addr: p.Addr, Text: d})
+		}
+	}
+}
+
+const problemsMax = 8 // that a status names; it counts those beyond
+
+// problems names the members that are configured unlike this node.
+func (s *state) problems() []string {
+	var ps []string
+	more := 0
+	for _, p := range s.peers.ordered {
+		switch {
+		case p.State == forgotten || p.toldDiffers == "":
+		case len(ps) == problemsMax:
+			more++
+		default:
+			ps = append(ps, fmt.Sprintf("node %s at %s: %s", p.ID.short(), p.Addr, p.toldDiffers))
+		}
+	}
+	if more > 0 {
+		ps = append(ps, fmt.Sprintf("and %d more nodes that are configured unlike this one", more))
+	}
+	return ps
 }
 
 // ---- FORGET, leaving
@@ -949,6 +1021,7 @@ func (s *state) wipe(hard bool) {
 	s.change, s.form, s.lead, s.stand, s.knownRecord, s.shardRecord = nil, formation{}, nil, nil, nil, nil
 	s.failing = nil
 	s.stages, s.gone, s.arrived, s.kept = map[uint64]*heldStage{}, map[Slot]goneSlot{}, nil, SlotSet{}
+	s.back = SlotSet{}
 	for id := range s.used {
 		s.mark(cellKey{kind: cellUsed, id: id})
 	}

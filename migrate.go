@@ -27,7 +27,8 @@ const (
 	outgoingMax   = 4 << 20                // bytes of effects that wait; at the bound writes to the slots wait
 	outgoingLow   = 64 << 10               // with less waiting than that, or after so many
 	copyRounds    = 16                     // rounds, the slots are frozen
-	freezeLimit   = 500 * time.Millisecond // from the freeze to the taker's word that it has all; over it, thaw
+	freezeFirst   = 50 * time.Millisecond  // from the freeze until the taker has all; over it, thaw, and the next may last twice as long
+	freezeLimit   = 500 * time.Millisecond // at most, and until the taker's core says so
 	pageFirst     = 16                     // entries that are read at a time, at first
 	pageMost      = 1024
 	pageBytes     = 256 << 10 // that they should have together
@@ -60,17 +61,27 @@ func newJobs(n *node) *jobs {
 type outgoing struct {
 	job    uint64
 	slots  SlotSet
-	frozen chan struct{}   // closed by the freeze
-	result chan jobResult  // once
-	fate   atomic.Uint32   // who decides: see fate
-	sums   map[Slot]uint64 // the sender's alone, as is page
-	page   int             // entries to read at a time
+	freeze atomic.Pointer[freeze] // the newest
+	fate   atomic.Uint32          // who decides: see fate
+	sums   map[Slot]uint64        // the sender's alone, as are page and budget
+	page   int                    // entries to read at a time
+	budget time.Duration          // that the next freeze may last
 
 	mu     sync.Mutex // guards what follows
 	pieces []piece
 	bytes  int
 	most   int           // of bytes, before writes to the slots wait
 	room   chan struct{} // closed when there is room again; nil: there is
+}
+
+// freeze is one attempt to end a hand-over: the core's word on it comes once.
+type freeze struct {
+	frozen chan struct{} // closed when nobody runs in the slots
+	result chan jobResult
+}
+
+func newFreeze() *freeze {
+	return &freeze{frozen: make(chan struct{}), result: make(chan jobResult, 1)}
 }
 
 // jobResult is how a hand-over has ended.
@@ -98,8 +109,9 @@ type piece struct {
 }
 
 func newOutgoing(slots SlotSet) *outgoing {
-	return &outgoing{job: random64() | 1, slots: slots, frozen: make(chan struct{}), result: make(chan jobResult, 1),
-		sums: map[Slot]uint64{}, page: pageFirst, most: outgoingMax}
+	o := &outgoing{job: random64() | 1, slots: slots, sums: map[Slot]uint64{}, page: pageFirst, budget: freezeFirst, most: outgoingMax}
+	o.freeze.Store(newFreeze())
+	return o
 }
 
 // effects queues what has been applied to a slot, under its lock, in pieces that
@@ -171,6 +183,19 @@ func (o *outgoing) take() []piece {
 	return p
 }
 
+// putBack returns to the queue what could not be sent.
+func (o *outgoing) putBack(pieces []piece) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.pieces = append(slices.Clone(pieces), o.pieces...)
+	for i := range pieces {
+		o.bytes += pieces[i].bytes
+	}
+	if o.bytes > o.most && o.room == nil {
+		o.room = make(chan struct{})
+	}
+}
+
 func (o *outgoing) waiting() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -214,6 +239,7 @@ func (n *node) moveGroups(ctx context.Context, slots SlotSet, to NodeID) error {
 // moveGroup moves a group, trying again where something came between.
 func (n *node) moveGroup(ctx context.Context, group SlotSet, to NodeID) error {
 	failed := &AdminError{Err: ErrTryAgain}
+	budget := freezeFirst
 	for range moveTries {
 		v := n.engine.view.Load()
 		target, left, err := v.moveTarget(group, to)
@@ -223,11 +249,12 @@ func (n *node) moveGroup(ctx context.Context, group SlotSet, to NodeID) error {
 		if left.Empty() {
 			return nil
 		}
-		o, err := n.jobs.give(ctx, left, target)
+		o, needed, err := n.jobs.give(ctx, left, target, budget)
 		if err == nil {
 			return nil
 		}
-		failed.Text, failed.Outcome = fmt.Sprintf("slots %s to node %s: %v", group.String(), to.short(), err), o
+		budget = needed
+		failed.Text, failed.Outcome = fmt.Sprintf("slots %s to node %s: %s", group.String(), to.short(), words(err)), o
 		if n.ctx.Err() != nil {
 			failed.Err = ErrClosed
 			return failed
@@ -243,33 +270,36 @@ func (n *node) moveGroup(ctx context.Context, group SlotSet, to NodeID) error {
 	return failed
 }
 
-// give hands a group over, once, beside its caller, who may go at any time.
-func (j *jobs) give(ctx context.Context, slots SlotSet, target NodeInfo) (Outcome, error) {
+// give hands a group over, once, beside its caller, who may go at any time. It
+// begins with freezes of a budget, and returns that of the last one.
+func (j *jobs) give(ctx context.Context, slots SlotSet, target NodeInfo, budget time.Duration) (Outcome, time.Duration, error) {
 	o := newOutgoing(slots)
+	o.budget = budget
 	jobCtx, cancel := context.WithCancel(j.n.ctx)
 	type ending struct {
-		o   Outcome
-		err error
+		o      Outcome
+		budget time.Duration
+		err    error
 	}
 	ended := make(chan ending, 1)
 	started := j.n.goes(func() {
 		defer cancel()
 		outcome, err := j.move(jobCtx, o, target)
-		ended <- ending{outcome, err}
+		ended <- ending{outcome, o.budget, err}
 	})
 	if !started {
 		cancel()
-		return NotExecuted, ErrClosed
+		return NotExecuted, budget, ErrClosed
 	}
 	select {
 	case e := <-ended:
-		return e.o, e.err
+		return e.o, e.budget, e.err
 	case <-ctx.Done():
 		cancel()
 		if o.fate.CompareAndSwap(fateOpen, fateGivenUp) {
-			return NotExecuted, ctx.Err()
+			return NotExecuted, budget, ctx.Err()
 		}
-		return Unknown, fmt.Errorf("%w; it may still happen", ctx.Err())
+		return Unknown, budget, fmt.Errorf("%w; it may still happen", ctx.Err())
 	}
 }
 
@@ -378,6 +408,11 @@ func (j *jobs) copyAll(ctx context.Context, o *outgoing, conn *dataConn) error {
 			}
 		}
 	}
+	return o.catchUp(ctx, conn)
+}
+
+// catchUp sends the effects of meanwhile, until little is left.
+func (o *outgoing) catchUp(ctx context.Context, conn *dataConn) error {
 	for range copyRounds {
 		if err := conn.pass(ctx); err != nil {
 			return err
@@ -449,14 +484,16 @@ func (j *jobs) copyFields(ctx context.Context, o *outgoing, conn *dataConn, slot
 	return ctx.Err()
 }
 
-// drain sends what waits.
+// drain sends what waits. What it has not sent when ctx is over waits on.
 func (o *outgoing) drain(ctx context.Context, conn *dataConn) error {
-	for _, p := range o.take() {
-		o.sums[p.slot] = sumOps(o.sums[p.slot], p.ops)
+	pieces := o.take()
+	for i, p := range pieces {
 		err := conn.send(ctx, frameData, p.bytes, func(b []byte) []byte { return appendPiece(b, o.job, p.slot, p.ops) })
 		if err != nil {
+			o.putBack(pieces[i:])
 			return err
 		}
+		o.sums[p.slot] = sumOps(o.sums[p.slot], p.ops)
 	}
 	return nil
 }
@@ -475,41 +512,99 @@ func sumOps(sum uint64, ops []store.Op) uint64 {
 	return sum
 }
 
-// handOver freezes the slots, sends the rest, and waits for the decision.
+// freezeOver says that a freeze has lasted longer than it may: the slots are
+// thawed, and nothing has changed.
+type freezeOver struct{ text string }
+
+func (e *freezeOver) Error() string { return e.text }
+
+// handOver freezes the slots, sends the rest, and waits for the decision. A
+// freeze that takes too long is thawed, what has been written meanwhile is sent,
+// and the next may take twice as long: so writers wait no longer than the network
+// needs, and it ends.
 func (j *jobs) handOver(ctx context.Context, o *outgoing, conn *dataConn, target NodeInfo) (Outcome, error) {
-	n := j.n
-	err := n.post(ctx, func(s *state, now time.Duration) output {
+	for {
+		began, f := time.Now(), o.freeze.Load()
+		position, err := j.freezeAndSend(ctx, o, f, conn, target)
+		if err == nil {
+			return j.decide(ctx, o, f, position, freezeLimit-time.Since(began))
+		}
+		var over *freezeOver
+		if !errors.As(err, &over) || o.budget >= freezeLimit {
+			return NotExecuted, err
+		}
+		o.budget = min(2*o.budget, freezeLimit)
+		if err := o.catchUp(ctx, conn); err != nil {
+			return NotExecuted, err
+		}
+		o.freeze.Store(newFreeze())
+	}
+}
+
+// freezeAndSend freezes the slots and returns the position up to which the taker
+// has their data then. On an error they are thawed.
+func (j *jobs) freezeAndSend(ctx context.Context, o *outgoing, f *freeze, conn *dataConn, target NodeInfo) (position uint64, err error) {
+	err = j.n.post(ctx, func(s *state, now time.Duration) output {
 		return s.handOff(now, o.job, o.slots, target.Shard)
 	})
 	if err != nil {
-		return NotExecuted, err
+		return 0, err
 	}
-	limit := time.NewTimer(freezeLimit)
-	defer limit.Stop()
+	within, cancel := context.WithTimeout(ctx, o.budget)
+	defer cancel()
 	select {
-	case <-o.frozen:
-	case r := <-o.result:
-		return handedOver(r, nil)
-	case <-limit.C:
-		j.thaw(o)
-		return NotExecuted, tryAgain("a command has held its slot for %v", freezeLimit)
-	case <-ctx.Done():
-		j.thaw(o)
-		return NotExecuted, ctx.Err()
+	case <-f.frozen:
+		position = j.position.Add(1)
+		err = j.sendRest(within, o, conn, position)
+	case r := <-f.result:
+		_, err = handedOver(r, nil)
+		return 0, err
+	case <-within.Done():
+		err = &freezeOver{fmt.Sprintf("a command has held its slot for %v", o.budget)}
 	}
-	position := j.position.Add(1)
-	err = j.sendRest(ctx, o, conn, position, limit.C)
-	if err == nil && !o.fate.CompareAndSwap(fateOpen, fateCore) {
+	switch {
+	case ctx.Err() != nil:
 		err = ctx.Err()
+	case err != nil && within.Err() != nil:
+		var over *freezeOver
+		if !errors.As(err, &over) {
+			err = &freezeOver{fmt.Sprintf("the target has not taken the data within %v", o.budget)}
+		}
+	case err == nil && !o.fate.CompareAndSwap(fateOpen, fateCore):
+		err = context.Canceled // its caller has just gone
 	}
 	if err != nil {
-		j.thaw(o)
+		return 0, j.thawed(ctx, o, f, err)
+	}
+	return position, nil
+}
+
+// thawed gives a freeze up because of err, and returns it once the core has said
+// its last word on it.
+func (j *jobs) thawed(ctx context.Context, o *outgoing, f *freeze, err error) error {
+	j.thaw(o)
+	limit := time.NewTimer(j.n.cfg.NodeTimeout)
+	defer limit.Stop()
+	select {
+	case <-f.result:
+		return err
+	case <-limit.C:
+		return tryAgain("%v; and this node's disk is slow", err)
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-j.n.ctx.Done():
+		return ErrClosed
+	}
+}
+
+// decide lets the core go on, and waits for its word.
+func (j *jobs) decide(ctx context.Context, o *outgoing, f *freeze, position uint64, within time.Duration) (Outcome, error) {
+	limit := time.NewTimer(within)
+	defer limit.Stop()
+	if err := j.n.post(j.n.ctx, func(s *state, now time.Duration) output { return s.frozen(now, o.job, position, false) }); err != nil {
 		return NotExecuted, err
 	}
-	if err := n.post(n.ctx, func(s *state, now time.Duration) output { return s.frozen(now, o.job, position, false) }); err != nil {
-		return NotExecuted, err
-	}
-	return j.awaitDecision(ctx, o, limit.C)
+	return j.awaitDecision(ctx, o, f, limit.C)
 }
 
 // thaw gives a hand-over up, if its MOVE is not out yet. It reports whether the
@@ -543,14 +638,14 @@ func handedOver(r jobResult, cause error) (Outcome, error) {
 
 // awaitDecision waits for the core's word. Once MOVE is out there is no other
 // way to know.
-func (j *jobs) awaitDecision(ctx context.Context, o *outgoing, limit <-chan time.Time) (Outcome, error) {
+func (j *jobs) awaitDecision(ctx context.Context, o *outgoing, f *freeze, limit <-chan time.Time) (Outcome, error) {
 	var cause error
 	given := ctx.Done()
 	look := time.NewTicker(max(j.n.cfg.NodeTimeout, 2*freezeLimit))
 	defer look.Stop()
 	for lost := false; ; {
 		select {
-		case r := <-o.result:
+		case r := <-f.result:
 			return handedOver(r, cause)
 		case <-limit:
 			cause = tryAgain("the target has not said within %v that it holds the data", freezeLimit)
@@ -571,18 +666,23 @@ func (j *jobs) awaitDecision(ctx context.Context, o *outgoing, limit <-chan time
 
 // sendRest sends what is left, and what it all adds up to, and waits until the
 // taker has it.
-func (j *jobs) sendRest(ctx context.Context, o *outgoing, conn *dataConn, position uint64, limit <-chan time.Time) error {
+func (j *jobs) sendRest(ctx context.Context, o *outgoing, conn *dataConn, position uint64) error {
 	if err := o.drain(ctx, conn); err != nil {
 		return err
 	}
 	end := dataEnd{job: o.job, position: position}
 	for slot := range o.slots.All() {
-		end.sums = append(end.sums, slotSum{slot, uint64(j.n.engine.keys(slot)), o.sums[slot]})
+		keys, err := j.n.engine.countKeys(slot)
+		if err != nil {
+			return err
+		}
+		end.sums = append(end.sums, slotSum{slot, uint64(keys), o.sums[slot]})
 	}
 	answer, err := conn.sendEnd(ctx, &end)
 	if err != nil {
 		return err
 	}
+	defer conn.forgetEnd(position)
 	select {
 	case d := <-answer:
 		switch {
@@ -592,8 +692,6 @@ func (j *jobs) sendRest(ctx context.Context, o *outgoing, conn *dataConn, positi
 			return tryAgain("the target refuses the data: %s", d.text)
 		}
 		return nil
-	case <-limit:
-		return tryAgain("the target has not taken the data within %v", freezeLimit)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -610,9 +708,20 @@ func (c *dataConn) sendEnd(ctx context.Context, end *dataEnd) (<-chan *dataDone,
 	if c.ends == nil {
 		c.ends = map[uint64]chan *dataDone{}
 	}
-	c.ends[end.job] = answer
+	c.ends[end.position] = answer
 	c.mu.Unlock()
-	return answer, c.send(ctx, frameDataEnd, 32*len(end.sums)+64, end.append)
+	err := c.send(ctx, frameDataEnd, 32*len(end.sums)+64, end.append)
+	if err != nil {
+		c.forgetEnd(end.position)
+	}
+	return answer, err
+}
+
+// forgetEnd waits for an answer no more.
+func (c *dataConn) forgetEnd(position uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.ends, position)
 }
 
 // freeze is called by the run loop when no request can get into the slots of a
@@ -624,7 +733,8 @@ func (j *jobs) freeze(t freezeTell) {
 	j.mu.Unlock()
 	slots := t.slots
 	if o != nil {
-		j.n.tidy(&slots, func(Slot, *slotCell) {}, func() { close(o.frozen) })
+		f := o.freeze.Load()
+		j.n.tidy(&slots, func(Slot, *slotCell) {}, func() { close(f.frozen) })
 		return
 	}
 	var keys atomic.Bool
@@ -668,7 +778,7 @@ func (j *jobs) ended(job uint64, r jobResult) {
 		return
 	}
 	select {
-	case o.result <- r:
+	case o.freeze.Load().result <- r:
 	default: // its first word counts
 	}
 }
@@ -862,8 +972,10 @@ func (j *jobs) compare(in *incoming, d *dataEnd) string {
 		return fmt.Sprintf("sums of %d slots, expected %d", len(d.sums), in.slots.Len())
 	}
 	for _, s := range d.sums {
-		keys := j.n.engine.keys(s.slot)
+		keys, err := j.n.engine.countKeys(s.slot)
 		switch {
+		case err != nil:
+			return fmt.Sprintf("slot %d: %v", s.slot, err)
 		case !in.slots.Contains(s.slot) || in.sums[s.slot] != s.sum || uint64(keys) != s.keys:
 			return fmt.Sprintf("slot %d has %d keys here, expected %d, or its sum differs", s.slot, keys, s.keys)
 		}
@@ -951,9 +1063,10 @@ func (j *jobs) unstage(in *incoming) {
 // adopt is called by the run loop before slots that have come are served: what
 // was staged for that very move becomes live, what was written here under a mark
 // of an operator stays, anything else goes.
-func (j *jobs) adopt(runs moveRuns, kept SlotSet) {
+func (j *jobs) adopt(t adoptTell) {
+	runs, kept := t.slots, t.kept
 	slots := runs.slots()
-	back := j.backFromNobody(runs)
+	back := j.servedBefore(runs, &t.back)
 	jobs, before := j.stagedFor(runs)
 	pending := &hold{over: make(chan struct{}), limit: j.n.cfg.NodeTimeout}
 	turns := map[Slot]uint32{} // of the kept ones
@@ -1031,11 +1144,11 @@ func (j *jobs) stagedFor(runs moveRuns) (jobs map[Slot]uint64, before SlotSet) {
 	return jobs, before
 }
 
-// backFromNobody is the slots that were served here and have only been nobody's
-// since: what they hold is still right.
-func (j *jobs) backFromNobody(runs moveRuns) (back SlotSet) {
+// servedBefore is the slots whose data is still that of when they were served
+// here last. Those that have come from nobody are fromNobody.
+func (j *jobs) servedBefore(runs moveRuns, fromNobody *SlotSet) (back SlotSet) {
 	runs.each(func(slot Slot, move uint64) {
-		if j.kept.back(slot, move) {
+		if j.kept.back(slot, move, fromNobody.Contains(slot)) {
 			back.Add(slot)
 		}
 	})

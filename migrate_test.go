@@ -3,6 +3,7 @@ package slotmesh
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -363,13 +364,120 @@ func TestAFreezeIsBounded(t *testing.T) {
 	n, key := nodes[0], keyOf(nodes[0], 0)
 	o := newOutgoing(slotOf(key))
 	require.NoError(t, n.jobs.begin(o))
+	target := *n.engine.view.Load().member(nodes[1].ID())
+	conn, err := n.data.open(target)
+	require.NoError(t, err)
+	defer conn.end(ErrClosed)
 	c := n.engine.cell(KeySlot(key))
 	c.mu.RLock() // somebody is in the slot
-	outcome, err := n.jobs.handOver(t.Context(), o, nil, *n.engine.view.Load().member(nodes[1].ID()))
+	outcome, err := n.jobs.handOver(t.Context(), o, conn, target)
 	require.ErrorContains(t, err, "held its slot for 500ms")
 	require.Equal(t, NotExecuted, outcome)
 	until(t, time.Second, "the slot is not served", func() bool { return n.engine.cell(KeySlot(key)).gate.Load() == openGate })
 	c.mu.RUnlock()
 	require.NoError(t, n.Client().Set(t.Context(), key, nil))
 	n.jobs.finish(o)
+}
+
+// Over a slow link the first freezes are too short: each thaws in time, so that
+// writers never wait longer than its budget, and the next may last twice as long.
+// What is written in between is not lost.
+func TestAFreezeThatTakesTooLongThawsAndTheNextMayLastLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFaults(t)
+		nodes := formNodes(t, f, 3, Config{})
+		n, key := nodes[0], keyOf(nodes[0], 0)
+		require.NoError(t, n.Client().Set(t.Context(), key, []byte("0")))
+		f.SetBoth("a", "b", transport.Link{Delay: 60 * time.Millisecond}) // there and back: 50 ms is too short, and so is 100 ms
+		moved := make(chan error, 1)
+		go func() { moved <- n.Admin().MoveSlots(t.Context(), slotOf(key), nodes[1].ID()) }()
+		var waits []time.Duration
+		written := int64(0)
+		var err error
+		for done := false; !done; {
+			select {
+			case err = <-moved:
+				done = true
+			default:
+				began := time.Now()
+				sum, err := n.Client().Incr(t.Context(), key, 1)
+				require.NoError(t, err)
+				written++
+				require.Equal(t, written, sum)
+				if d := time.Since(began); d > 20*time.Millisecond {
+					waits = append(waits, d)
+				}
+				time.Sleep(time.Millisecond)
+			}
+		}
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, len(waits), 3, "%v", waits)
+		require.InDelta(t, freezeFirst, waits[0], float64(5*time.Millisecond), "%v", waits)
+		require.InDelta(t, 2*freezeFirst, waits[1], float64(5*time.Millisecond), "%v", waits)
+		v, err := nodes[2].Client().Get(t.Context(), key)
+		require.NoError(t, err)
+		require.Equal(t, fmt.Sprint(written), string(v))
+		require.Equal(t, nodes[1].ID(), ownerOf(nodes[2], key))
+	})
+}
+
+// What could not be sent before a freeze was over is sent after it: also where
+// the link is so slow that a freeze ends in the middle of it.
+func TestWhatAFreezeCouldNotSendIsSentLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFaults(t)
+		nodes := formNodes(t, f, 2, Config{})
+		n, key := nodes[0], keyOf(nodes[0], 0)
+		f.Set("a", "b", transport.Link{BytesPerSecond: 200 << 10})
+		ctx, stop := context.WithCancel(t.Context())
+		var writer sync.WaitGroup
+		want := map[string]string{}
+		writer.Go(func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				k, v := fmt.Sprintf("{%s}%d", key, i%50), fmt.Sprintf("%d %s", i, strings.Repeat("x", 4000))
+				if n.Client().Set(t.Context(), k, []byte(v)) == nil {
+					want[k] = v
+				}
+				time.Sleep(time.Millisecond)
+			}
+		})
+		time.Sleep(50 * time.Millisecond)
+		err := n.Admin().MoveSlots(t.Context(), slotOf(key), nodes[1].ID())
+		f.Heal()
+		stop()
+		writer.Wait()
+		require.NoError(t, err)
+		for k, v := range want {
+			got, err := nodes[1].Client().Get(t.Context(), k)
+			require.NoError(t, err)
+			require.Equal(t, v, string(got), k)
+		}
+	})
+}
+
+// The queue of a hand-over keeps its order when a part of it could not be sent.
+func TestWhatIsPutBackComesFirst(t *testing.T) {
+	o := newOutgoing(SlotSet{})
+	for _, k := range []string{"a", "b"} {
+		o.effects(1, []store.Op{{Code: store.OpPut, Key: k}})
+	}
+	pieces := o.take()
+	require.Zero(t, o.waiting())
+	o.effects(1, []store.Op{{Code: store.OpPut, Key: "c"}})
+	one := o.waiting()
+	o.putBack(pieces[1:])
+	require.Equal(t, 2*one, o.waiting())
+	var keys string
+	for _, p := range o.take() {
+		keys += p.ops[0].Key
+	}
+	require.Equal(t, "bc", keys)
+	o.most = one
+	o.putBack(pieces)
+	require.NotNil(t, o.full(), "writers wait for room")
+}
+
+func ownerOf(n *node, key string) NodeID {
+	owner, _ := n.Table().Owner(KeySlot(key))
+	return owner.ID
 }

@@ -8,7 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strings"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -58,12 +58,13 @@ type Node interface {
 	// Subscribe calls f for each message that any node publishes, until stop is
 	// called; a call that has begun may still be running then. f returns how many
 	// receive it. It must not wait for long: the messages behind it wait too. The
-	// payload must not be changed.
+	// payload must not be changed. A nil f panics.
 	Subscribe(f func(channel string, payload []byte) (receivers int)) (stop func())
 	// Watch returns a Watch that calls f when a key that it has been given
 	// changes, or expires, or when its slot is served here no more (gone). f is
 	// called under the lock of the slot, after the change: it must not wait, nor
-	// call the node. Close the Watch when it is not needed any more.
+	// call the node. Close the Watch when it is not needed any more. A nil f
+	// panics.
 	Watch(f func(key string, gone bool)) *Watch
 	// FlushSlot deletes every key of a slot that this node serves, at once. The
 	// error is one of Execute.
@@ -77,7 +78,8 @@ type Node interface {
 	// Ready waits until the node serves, and a majority of the right voters
 	// votes. The error says what was missing when ctx was over.
 	Ready(ctx context.Context) error
-	// Status is the state of the cluster as this node sees it.
+	// Status is the state of the cluster as this node sees it; of one that is
+	// closed, as it was last seen.
 	Status() Status
 	// Leave makes a node without slots leave its cluster: it is forgotten
 	// by the others, once none of them needs its vote. Close it afterwards. A
@@ -196,6 +198,8 @@ func (n *node) open() error {
 	}
 	if n.cfg.Store == nil {
 		n.cfg.Store, n.ownStore = store.NewMemory(), true
+	} else {
+		n.cfg.Store = guard(n.cfg.Store)
 	}
 	if n.cfg.Host == "" {
 		var b [8]byte
@@ -240,6 +244,9 @@ func (n *node) listen() error {
 	l, err := n.cfg.Transport.Listen(n.cfg.Addr)
 	if err != nil {
 		return fmt.Errorf("slotmesh: listen at %s: %w", n.cfg.Addr, err)
+	}
+	if l == nil || l.Addr() == nil {
+		return fmt.Errorf("slotmesh: listen at %s: Config.Transport returned no listener, or one without an address, and no error", n.cfg.Addr)
 	}
 	n.listener = l
 	if n.addr = n.cfg.AdvertiseAddr; n.addr != "" {
@@ -480,7 +487,7 @@ func (n *node) tell(what any) {
 	case stageEndTell:
 		n.jobs.stageEnded(t.job)
 	case adoptTell:
-		n.jobs.adopt(t.slots, t.kept)
+		n.jobs.adopt(t)
 	case markTell:
 		n.jobs.mark(t)
 	case dropTell:
@@ -576,8 +583,8 @@ func (n *node) startServing(on SlotSet) {
 
 // do runs a command of the core and waits for its answer.
 func (n *node) do(ctx context.Context, command func(s *state, now time.Duration, id uint64) output) error {
-	if inTx(ctx) {
-		return ErrInTx
+	if err := n.mayCommand(ctx); err != nil {
+		return err
 	}
 	reply := make(chan *commandError, 1)
 	call := func(s *state, now time.Duration) output {
@@ -589,7 +596,10 @@ func (n *node) do(ctx context.Context, command func(s *state, now time.Duration,
 		return err
 	}
 	select {
-	case err := <-reply: // also when the node closes
+	case err, open := <-reply:
+		if !open {
+			return &AdminError{Text: "this node has been closed before the answer came; it may still happen", Outcome: Unknown, Err: ErrClosed}
+		}
 		return err.public()
 	case <-ctx.Done():
 		return &AdminError{Text: "the context was over before the answer came; it may still happen", Outcome: Unknown, Err: ctx.Err()}
@@ -607,9 +617,24 @@ func (n *node) post(ctx context.Context, call func(s *state, now time.Duration) 
 	case <-ctx.Done():
 		return contextOver(ctx.Err())
 	case <-n.ctx.Done():
-		return ErrClosed
+		return nodeClosed()
 	}
 }
+
+// mayCommand refuses what no command of an operator can do.
+func (n *node) mayCommand(ctx context.Context) error {
+	switch {
+	case inTx(ctx):
+		return &AdminError{Text: "an operator's command, which would wait for the slot that the caller holds", Err: ErrInTx}
+	case n.engine.closed.Load():
+		return nodeClosed()
+	case ctx.Err() != nil:
+		return contextOver(ctx.Err())
+	}
+	return nil
+}
+
+func nodeClosed() error { return &AdminError{Text: closedReason, Err: ErrClosed} }
 
 func contextOver(err error) error {
 	return &AdminError{Text: "the context was over before it began", Err: err}
@@ -625,7 +650,7 @@ func (n *node) failReplies() {
 	}
 	for id, c := range n.replies {
 		delete(n.replies, id)
-		c <- clusterDown("the node is closing; what was asked for may still happen")
+		close(c)
 	}
 }
 
@@ -644,6 +669,9 @@ func (n *node) dialNode(ctx context.Context, to dest, who *sender, role linkRole
 	ctx, cancel := context.WithTimeout(ctx, min(n.cfg.NodeTimeout, handshakeTimeout))
 	defer cancel()
 	conn, err := n.cfg.Transport.Dial(ctx, to.addr)
+	if err == nil && conn == nil {
+		err = fmt.Errorf("slotmesh: Config.Transport: Dial of %s returned no connection and no error", to.addr)
+	}
 	if err != nil {
 		return nil, hello{}, err
 	}
@@ -806,12 +834,18 @@ func (n *node) Events(ctx context.Context, buffer int) <-chan Event {
 	w := &watcher{c: make(chan Event, min(max(buffer, 1), eventsBufferMax))}
 	n.eventsMu.Lock()
 	defer n.eventsMu.Unlock()
-	if n.engine.closed.Load() {
+	started := n.goes(func() {
+		select {
+		case <-ctx.Done():
+			n.unwatch(w)
+		case <-n.ctx.Done(): // Close closes the channel, after the last event
+		}
+	})
+	if started {
+		n.watchers[w] = struct{}{}
+	} else {
 		close(w.c)
-		return w.c
 	}
-	n.watchers[w] = struct{}{}
-	context.AfterFunc(ctx, func() { n.unwatch(w) })
 	return w.c
 }
 
@@ -857,7 +891,7 @@ func (n *node) closeEvents() {
 // logEvent writes what an operator should see.
 func (n *node) logEvent(e *Event) {
 	switch e.Kind {
-	case EventUnclean, EventDuplicate, EventNumberRefused, EventRefused, EventFailed:
+	case EventUnclean, EventDuplicate, EventNumberRefused, EventRefused, EventFailed, EventDiffers:
 		n.cfg.Logger.Warn(e.Kind.String(), "node", e.Node, "shard", e.Shard, "addr", e.Addr, "text", e.Text)
 	case EventFormed, EventJoined, EventForgotten, EventReset, EventPrimary, EventDeposed, EventHeard:
 		n.cfg.Logger.Info(e.Kind.String(), "node", e.Node, "shard", e.Shard, "epoch", e.Epoch)
@@ -885,11 +919,18 @@ type Status struct {
 	Changing   bool   // the voters are being changed
 	MustNotDie NodeID // the only voter of a cluster of several nodes: without it nothing is decided
 
+	// Problems are what is wrong though it keeps nothing from being served, a
+	// sentence each: members whose NodeTimeout, or Primaries, are not this node's.
+	// The caller owns it.
+	Problems []string
+
 	// Messages of the bus since this node started, by kind ("HEARTBEAT", "VOTE",
 	// ..., "PUBLISH"); those that are zero are left out.
 	Sent, Received map[string]uint64
 	Dropped        uint64 // of Publish: messages that no longer fitted into the queue of a node, or found no way to it
 }
+
+const closedReason = "this node is closed"
 
 // Status implements Node.
 func (n *node) Status() Status {
@@ -898,6 +939,10 @@ func (n *node) Status() Status {
 		Members: len(v.nodes), Epoch: v.epoch, MyEpoch: v.leaders[v.self.Shard].epoch.Number, Version: v.voters.Version.Number, Changing: v.stopped}
 	s.Sent, s.Received = n.counts()
 	s.Dropped = n.pubSub.dropped.Load()
+	s.Problems = slices.Clone(v.trouble)
+	if n.engine.closed.Load() {
+		s.OK, s.Reason, s.Ready, s.Unready = false, closedReason, false, closedReason
+	}
 	for _, m := range v.voters.Members {
 		s.Voters = append(s.Voters, m.ID)
 	}
@@ -920,5 +965,9 @@ func (s Status) String() string {
 	if !s.OK {
 		state = "fail: " + s.Reason
 	}
-	return strings.TrimSpace(fmt.Sprintf("%s: %s, %d members, %d shards, %d slots assigned, %d voters", s.Node.short(), state, s.Members, s.Shards, s.Assigned, len(s.Voters)))
+	line := fmt.Sprintf("%s: %s, %d members, %d shards, %d slots assigned, %d voters", s.Node.short(), state, s.Members, s.Shards, s.Assigned, len(s.Voters))
+	for _, p := range s.Problems {
+		line += "; " + p
+	}
+	return line
 }

@@ -246,7 +246,7 @@ func asCommandError(err error) error {
 			return err
 		}
 	}
-	return &CommandError{Code: "ERR", Text: cut(err.Error(), errorTextMax)}
+	return &CommandError{Code: "ERR", Text: cut(words(err), errorTextMax)}
 }
 
 const (

@@ -191,6 +191,8 @@ type peer struct {
 	twinAt      time.Duration // last time that an older process of it was asked whether it lives
 	twinNonce   uint64        // of the question; 0: none is open
 	toldHealth  health        // last that an event has told of it
+	timeout     uint32        // its NodeTimeout, milliseconds; 0: not heard yet
+	toldDiffers string        // last that an event has told of its config
 
 	// Heartbeats.
 	nextBeat    time.Duration

@@ -50,6 +50,9 @@ func (p *pubSub) init(n *node) {
 
 // Subscribe implements Node.
 func (n *node) Subscribe(f func(channel string, payload []byte) int) (stop func()) {
+	if f == nil {
+		panic("slotmesh: Node.Subscribe: nil function, expected one to call for each message")
+	}
 	p := &n.pubSub
 	l := &listener{f}
 	p.change(func(all map[*listener]struct{}) { all[l] = struct{}{} })

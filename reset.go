@@ -13,8 +13,8 @@ import (
 // reset makes this node another one. Once the core has been asked it goes on,
 // whether its caller waits or not.
 func (n *node) reset(ctx context.Context, hard bool) error {
-	if inTx(ctx) {
-		return ErrInTx
+	if err := n.mayCommand(ctx); err != nil {
+		return err
 	}
 	paused := make(chan *commandError, 1)
 	err := n.post(ctx, func(s *state, now time.Duration) output {
@@ -30,7 +30,7 @@ func (n *node) reset(ctx context.Context, hard bool) error {
 	}
 	done := make(chan error, 1)
 	if !n.goes(func() { done <- n.resetPaused(ctx, hard) }) {
-		return ErrClosed
+		return nodeClosed()
 	}
 	select {
 	case err := <-done:

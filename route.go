@@ -79,7 +79,8 @@ type view struct {
 	heard   bool   // formed: a majority of the voters
 	late    SlotSet
 	ready   bool
-	unready string // why not
+	unready string   // why not
+	trouble []string // what is wrong and keeps nothing from being served
 	stopped bool
 	look    func([]NodeInfo) // fills in what the node sees of the others now; nil: nobody does
 }
@@ -100,6 +101,7 @@ func (s *state) publish() *view {
 	v.unready = s.unready()
 	v.ready = v.unready == ""
 	v.stopped = !s.vote.stop.isZero()
+	v.trouble = s.problems()
 	index := make(map[NodeID]int, len(s.peers.ordered))
 	for _, p := range s.peers.ordered {
 		if p.State == forgotten && p != s.self {
@@ -355,7 +357,7 @@ func (s *state) unready() string {
 func (s *state) unformedReason() string {
 	switch {
 	case s.byNumber():
-		return fmt.Sprintf("it forms once %d nodes with the same seeds and numbers are here", int(s.cfg.form.Primaries)*(1+int(s.cfg.form.Replicas)))
+		return fmt.Sprintf("it forms once %d nodes with the same seeds and numbers are here", int(s.cfg.form.Primaries)*(1+int(s.cfg.form.Replicas))) + s.unequalFormers()
 	case s.table.unassigned > 0:
 		return fmt.Sprintf("%d slots have no owner", s.table.unassigned)
 	default:
@@ -409,10 +411,10 @@ func (s *state) assess() {
 		s.holdComing(l, &hold)
 	}
 	if len(s.arrived) > 0 {
-		s.tell(adoptTell{s.arrived, s.kept})
+		s.tell(adoptTell{s.arrived, s.kept, s.back})
 		s.arrived = nil
 	}
-	s.kept = SlotSet{}
+	s.kept, s.back = SlotSet{}, SlotSet{}
 	v := &s.serve
 	reign := v.reign
 	if epoch != s.reignEpoch || s.cluster != s.reignCluster {

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -46,6 +47,7 @@ type ruleNode struct {
 	w        *ruleWorld
 	name     string
 	cfg      coreConfig
+	chance   *ruleChance
 	core     *state
 	down     bool
 	cut      bool // hears nobody, and nobody hears it
@@ -78,29 +80,37 @@ func (r *ruleReply) String() string {
 	}
 }
 
-func newRules(t testing.TB) *ruleWorld { return &ruleWorld{t: t, now: time.Hour} }
+const ruleStart = time.Hour // what the clock shows at first
 
-// ruleRandom is chance without surprise: the first byte of the node's id, and
+func newRules(t testing.TB) *ruleWorld { return &ruleWorld{t: t, now: ruleStart} }
+
+// ruleChance is chance without surprise: the first byte of the node's id, and
 // that of its first shard, are its number.
-func ruleRandom(number int) func() uint64 {
-	r := rand.New(rand.NewPCG(uint64(number), 1))
-	draws := 0
-	return func() uint64 {
-		x := r.Uint64()
-		if draws++; draws == 1 || draws == 5 {
-			x = x&^0xff | uint64(number)
-		}
-		return x
+type ruleChance struct {
+	pcg    rand.PCG
+	number int
+	draws  int
+}
+
+func newRuleChance(number int) *ruleChance {
+	return &ruleChance{pcg: *rand.NewPCG(uint64(number), 1), number: number}
+}
+
+func (c *ruleChance) next() uint64 {
+	x := c.pcg.Uint64()
+	if c.draws++; c.draws == 1 || c.draws == 5 {
+		x = x&^0xff | uint64(c.number)
 	}
+	return x
 }
 
 // boot starts the next node, on a host of its own.
 func (w *ruleWorld) boot(edit ...func(*coreConfig)) *ruleNode {
 	number := len(w.nodes) + 1
 	name := string(rune('a' + number - 1))
-	n := &ruleNode{w: w, name: name, disk: map[cellKey][]byte{}, replies: map[uint64]*ruleReply{}}
+	n := &ruleNode{w: w, name: name, chance: newRuleChance(number), disk: map[cellKey][]byte{}, replies: map[uint64]*ruleReply{}}
 	n.cfg = coreConfig{nodeTimeout: ruleNT, maxVoters: maxVotersDefault, incarnation: uint64(number), host: "host-" + name,
-		addr: "addr-" + name, clientAddr: "client-" + name, random: ruleRandom(number)}
+		addr: "addr-" + name, clientAddr: "client-" + name, random: n.chance.next}
 	for _, f := range edit {
 		f(&n.cfg)
 	}
@@ -548,9 +558,20 @@ func (w *ruleWorld) group(n int) []*ruleNode {
 	return w.nodes
 }
 
-// cluster forms a cluster of n nodes, of which the first prims share all slots
-// evenly.
+// cluster makes a cluster of n nodes, of which the first prims share all slots
+// evenly. It has formed once, in a world that is like this one as long as nothing
+// has happened here: hundreds of rows want one, and each gets a copy.
 func (w *ruleWorld) cluster(prims, n int) []*ruleNode {
+	w.t.Helper()
+	if w.untouched() {
+		w.copyOf(formedRules(w.t, prims, n))
+	} else {
+		w.form(prims, n)
+	}
+	return w.nodes
+}
+
+func (w *ruleWorld) form(prims, n int) {
 	w.t.Helper()
 	for i := range n {
 		x := w.boot()
@@ -566,7 +587,50 @@ func (w *ruleWorld) cluster(prims, n int) []*ruleNode {
 	for _, x := range w.nodes {
 		x.told, x.events = nil, nil
 	}
-	return w.nodes
+}
+
+// untouched reports whether nothing has happened in this world, and nobody
+// watches what will.
+func (w *ruleWorld) untouched() bool {
+	return w.now == ruleStart && len(w.nodes) == 0 && w.hold == nil && w.lose == nil && w.seen == nil && w.catchAt == ""
+}
+
+// formedWorlds are the worlds of formedRules, by primaries and nodes.
+var formedWorlds = struct {
+	sync.Mutex
+	of map[[2]int]*ruleWorld
+}{of: map[[2]int]*ruleWorld{}}
+
+// formedRules is a world in which a cluster has formed, to be copied and left as
+// it is.
+func formedRules(t testing.TB, prims, n int) *ruleWorld {
+	t.Helper()
+	formedWorlds.Lock()
+	defer formedWorlds.Unlock()
+	key := [2]int{prims, n}
+	w := formedWorlds.of[key]
+	if w == nil {
+		w = newRules(t)
+		w.form(prims, n)
+		require.Empty(t, w.mail)
+		for _, x := range w.nodes {
+			x.core.out = output{} // valid until the next step
+		}
+		formedWorlds.of[key] = w
+	}
+	return w
+}
+
+// copyOf makes this world, in which nothing has happened, one like another.
+func (w *ruleWorld) copyOf(o *ruleWorld) {
+	w.now = o.now
+	c := newCopier()
+	c.instead(o, w)
+	deepCopy(c, &w.nodes, &o.nodes)
+	for _, n := range w.nodes {
+		n.cfg.random = n.chance.next
+		n.core.cfg.random = n.chance.next
+	}
 }
 
 // calm reports whether all that live are of one cluster, show one table, and

@@ -240,10 +240,12 @@ func TestSavedStateThatIsBadIsRefused(t *testing.T) {
 	}
 	require.Empty(t, load(former))
 	require.Empty(t, load(voter))
-	seen := map[cellKind]bool{}
+	seen := map[cellKind]int{}
 	for _, cells := range [][]cell{former, voter} {
 		for i, c := range cells {
-			seen[c.key.kind] = true
+			if seen[c.key.kind]++; seen[c.key.kind] > 3 {
+				continue // the pages of a slot map are alike
+			}
 			where := fmt.Sprintf("slotmesh: saved state, cell %d/%d/%x: ", c.key.kind, c.key.page, c.key.id)
 			for _, row := range []struct {
 				name  string
@@ -263,7 +265,7 @@ func TestSavedStateThatIsBadIsRefused(t *testing.T) {
 		}
 	}
 	for k := cellNode; k <= cellMarks; k++ {
-		require.True(t, seen[k], "kind %d", k)
+		require.NotZero(t, seen[k], "kind %d", k)
 	}
 
 	encode := func(v any) []byte {

@@ -154,14 +154,18 @@ func (e *engine) makeCell(slot Slot) *slotCell {
 // keys is the number of keys in a slot, whoever serves it. A store that cannot
 // say counts as not empty.
 func (e *engine) keys(slot Slot) int {
-	c := e.makeCell(slot)
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	n, err := e.store.Len(uint16(slot))
+	n, err := e.countKeys(slot)
 	if err != nil {
 		return 1
 	}
 	return n
+}
+
+func (e *engine) countKeys(slot Slot) (int, error) {
+	c := e.makeCell(slot)
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return e.store.Len(uint16(slot))
 }
 
 // now is the node's clock.
@@ -351,7 +355,7 @@ func (e *engine) get(ctx context.Context, slot Slot, key string, wait patience) 
 	}
 	switch {
 	case err == nil && (!e.held(l) || c.turn.Load() != turn):
-		err = errLeaseOver
+		err = leaseOver(slot)
 	case entry.Kind != 0:
 		entry, err = store.Entry{}, errWrongKind
 	}
@@ -359,7 +363,10 @@ func (e *engine) get(ctx context.Context, slot Slot, key string, wait patience) 
 	return entry.Value, found, true, nil, err
 }
 
-var errLeaseOver = &UnservedError{Reason: "this node's lease is over, or its rule over the shard has ended", Err: ErrClusterDown}
+// leaseOver says that what has run may not be acknowledged.
+func leaseOver(slot Slot) error {
+	return &UnservedError{Slot: slot, Reason: "this node's lease is over, or its rule over the shard has ended", Err: ErrClusterDown}
+}
 
 // ---- execute
 
@@ -375,15 +382,26 @@ func (e *engine) execute(ctx context.Context, tx *Tx, r *Request, f func(*Tx) er
 	return e.executeAt(ctx, slot, tx, r, f, wait)
 }
 
-// executeAt is execute for a request whose slot is known.
-func (e *engine) executeAt(ctx context.Context, slot Slot, tx *Tx, r *Request, f func(*Tx) error, wait patience) (ran bool, err error) {
+// mayCall refuses what no call on keys can do.
+func (e *engine) mayCall(ctx context.Context) error {
 	switch {
 	case e.closed.Load():
-		return false, ErrClosed
+		return ErrClosed
 	case ctx.Err() != nil:
-		return false, ctx.Err()
+		return ctx.Err()
 	case inTx(ctx):
-		return false, ErrInTx
+		return ErrInTx
+	}
+	return nil
+}
+
+// executeAt is execute for a request whose slot is known.
+func (e *engine) executeAt(ctx context.Context, slot Slot, tx *Tx, r *Request, f func(*Tx) error, wait patience) (ran bool, err error) {
+	if err := e.mayCall(ctx); err != nil {
+		return false, err
+	}
+	if f == nil {
+		return false, fmt.Errorf("%w: a nil function, expected one to run at the slot", ErrInvalid)
 	}
 	s := stay{patience: wait}
 	for {
@@ -404,7 +422,7 @@ func (e *engine) executeAt(ctx context.Context, slot Slot, tx *Tx, r *Request, f
 func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, tx *Tx, r *Request, f func(*Tx) error, wait patience) (done, ran bool, h *hold, err error) {
 	l := e.lease.Load()
 	if ok, _ := c.enter(); ok && !e.held(l) {
-		return true, false, nil, e.notServedOr(errLeaseOver, slot)
+		return true, false, nil, e.notServedOr(leaseOver(slot), slot)
 	}
 	if !c.tryLock(r.ReadOnly) {
 		if err := e.waitLock(ctx, c, r.ReadOnly, wait); err != nil {
@@ -433,7 +451,9 @@ func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, tx *Tx, r *Req
 		if !e.wrote.Load() {
 			e.wrote.Store(true)
 		}
-		if err = e.store.Apply(uint16(slot), tx.ops); err == nil {
+		if err = e.store.Apply(uint16(slot), tx.ops); err != nil {
+			ran = mayHaveApplied(err)
+		} else {
 			ran = true
 			e.sweeper.noteOps(slot, tx.ops)
 			e.watches.changed(slot, tx.ops)
@@ -444,7 +464,7 @@ func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, tx *Tx, r *Req
 		}
 	}
 	if !e.held(l) || c.turn.Load() != turn {
-		return true, ran, nil, errLeaseOver // an error, too, tells of what another node may have changed
+		return true, ran, nil, leaseOver(slot) // an error, too, tells of what another node may have changed
 	}
 	return true, ran || err == nil, nil, err
 }

@@ -35,7 +35,9 @@ func (s *Session) Execute(ctx context.Context, r *Request, f func(*Tx) error) er
 
 // opError is the error of a request that has not been served.
 func (n *node) opError(r *Request, ran bool, err error) error {
-	e := &OpError{Op: r.name(), Node: n.ID(), Outcome: outcomeOf(ran), Err: err}
-	e.Slot, _ = r.slot(n.cfg.MaxKey)
-	return e
+	slot, wrong := r.slot(n.cfg.MaxKey)
+	if wrong != nil {
+		slot = NumSlots
+	}
+	return &OpError{Op: r.name(), Slot: slot, Node: n.ID(), Outcome: outcomeOf(ran), Err: err}
 }

@@ -92,10 +92,12 @@ type (
 	stageEndTell struct{ job uint64 }
 	// adoptTell says that slots have come to this node's shard: staged data of
 	// these moves becomes live before the slots are served, and what this node
-	// has of the kept ones stays as it is.
+	// has of the kept ones stays as it is, as does what it served before of those
+	// that have only been nobody's since.
 	adoptTell struct {
 		slots moveRuns
 		kept  SlotSet
+		back  SlotSet
 	}
 	// dropTell says that slots have gone and their new owner serves: their data
 	// is not needed here any more.
@@ -196,6 +198,7 @@ type state struct {
 	stages      map[uint64]*heldStage // by job
 	arrived     moveRuns              // slots that have come in this step
 	kept        SlotSet               // those of them that were marked IMPORTING
+	back        SlotSet               // those of them that had left for nobody
 	gone        map[Slot]goneSlot
 	nextGone    time.Duration
 	confirm     confirming
@@ -618,7 +621,8 @@ func (s *state) dispatch(p *peer, from *sender, m message) {
 func (s *state) sayWho() {
 	e := &s.self.peerEntry
 	who := sender{ID: s.id, Key: s.key, Cluster: s.cluster, Incarnation: s.cfg.incarnation,
-		Starts: e.Starts, Facts: e.Facts, Addr: e.Addr, ClientAddr: e.ClientAddr, Host: e.Host, Shard: e.Shard, Store: e.Store}
+		Starts: e.Starts, Facts: e.Facts, Addr: e.Addr, ClientAddr: e.ClientAddr, Host: e.Host, Shard: e.Shard, Store: e.Store,
+		Timeout: milliseconds(s.cfg.nodeTimeout)}
 	if s.who == nil || *s.who != who {
 		s.who = &who
 	}

@@ -11,7 +11,7 @@ import (
 // lone is a core that knows nobody, as a member of a cluster.
 func lone(t testing.TB, number int) *state {
 	t.Helper()
-	s, err := newState(coreConfig{nodeTimeout: ruleNT, maxVoters: maxVotersDefault, incarnation: 1, random: ruleRandom(number)}, nil)
+	s, err := newState(coreConfig{nodeTimeout: ruleNT, maxVoters: maxVotersDefault, incarnation: 1, random: newRuleChance(number).next}, nil)
 	require.NoError(t, err)
 	s.cluster = ClusterID{1}
 	s.boot(0)

@@ -23,6 +23,9 @@ type Watch struct {
 
 // Watch implements Node.
 func (n *node) Watch(f func(key string, gone bool)) *Watch {
+	if f == nil {
+		panic("slotmesh: Node.Watch: nil function, expected one to call at each change")
+	}
 	return &Watch{all: &n.engine.watches, f: f, keys: map[string]struct{}{}}
 }
 

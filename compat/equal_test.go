@@ -19,4 +19,10 @@ func TestEveryDifferenceHasItsReason(t *testing.T) {
 		}
 		t.Logf("%s: %s", u.commands, u.reason)
 	}
+	for _, u := range unequalFragments() {
+		if u.reason == "" {
+			t.Error("a kind of fragments without a reason")
+		}
+		t.Logf("fragments: %s", u.reason)
+	}
 }

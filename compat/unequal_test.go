@@ -84,6 +84,49 @@ func unequalErrors() []unequalError {
 	}
 }
 
+// unequalFragments are bytes that are no command, or a part of one, and that are
+// answered otherwise.
+func unequalFragments() []unequalFragment {
+	count := regexp.MustCompile(`\*(\d{7,10})\r`)
+	http := regexp.MustCompile(`(?i)post|host:`)
+	refused := func(f *fragmentAnswers, texts ...string) bool {
+		return slices.ContainsFunc(texts, func(text string) bool { return strings.HasSuffix(f.ours, "-ERR Protocol error: "+text+"\r\n") })
+	}
+	tooBig := []string{"too big inline request", "too big mbulk count string", "too big bulk count string"}
+	return []unequalFragment{
+		{func(f *fragmentAnswers) bool {
+			return count.MatchString(f.sent) && refused(f, "invalid multibulk length")
+		}, "slotmesh's default bound of arguments is lower: Redis 7.0 waits for up to 2^31-1 of them"},
+		{func(f *fragmentAnswers) bool {
+			return strings.Contains(f.sent, "\x00") && refused(f, tooBig...)
+		}, "Redis sees nothing behind a zero byte in a line, and says that the line is too big once 64 KiB have come; slotmesh says so at once"},
+		{func(f *fragmentAnswers) bool {
+			return len(f.sent) > 64<<10 && strings.Contains(f.sent, "\n") && refused(f, tooBig...)
+		}, "whether Redis takes a line of more than 64 KiB depends on how its bytes come in; slotmesh takes none"},
+		{func(f *fragmentAnswers) bool {
+			return http.MatchString(f.sent) && strings.HasPrefix(f.ours, f.redis)
+		}, "a line of an HTTP request ends the connection, and replies that were not written yet with it: which those are depends on how the bytes come in"},
+		{func(f *fragmentAnswers) bool {
+			return f.password && f.redis == "" && len(f.ours) > 16<<10
+		}, "Redis ends a client that has not authenticated and is to be told more than 16 KiB at once; slotmesh has 64 KiB for it, and bounds how long it may take"},
+		{func(f *fragmentAnswers) bool {
+			return f.password && refused(f, tooBig[0], "unauthenticated multibulk length")
+		}, "until a client has authenticated slotmesh bounds a line as Redis bounds an array: 10 arguments of 16 KiB"},
+	}
+}
+
+// unequalFragment is a kind of fragments and of what both sides answer.
+type unequalFragment struct {
+	fits   func(*fragmentAnswers) bool
+	reason string
+}
+
+// fragmentAnswers are bytes that were sent, and what came back.
+type fragmentAnswers struct {
+	sent, redis, ours string
+	password          bool // is wanted, and was not given
+}
+
 // unequalError is a form of errors; what is in its last group, where it has more
 // than one, is equal.
 type unequalError struct {

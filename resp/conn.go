@@ -152,11 +152,15 @@ func (c *Conn) flushSize() int {
 	return min(flushAt, c.server.cfg.Limits.PreAuthOutput)
 }
 
-// refuse tells the client what is wrong with its bytes.
+// refuse tells the client what is wrong with its bytes, unless that is something
+// that ends the connection with nothing said.
 func (c *Conn) refuse(err error) {
 	var p *protocolError
-	if errors.As(err, &p) {
+	switch {
+	case errors.As(err, &p):
 		c.reply.Error("ERR " + p.Error())
+	case errors.Is(err, errCrossProtocol), errors.Is(err, errCommandTooLong):
+		c.reply.clear()
 	}
 	c.flush()
 }

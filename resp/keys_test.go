@@ -233,6 +233,8 @@ func TestSort(t *testing.T) {
 		[2]string{`SET {t}str v`, "+OK\r\n"},
 		[2]string{`SORT {t}str`, "-WRONGTYPE Operation against a key holding the wrong kind of value\r\n"},
 		[2]string{`SORT`, "-ERR wrong number of arguments for 'sort' command\r\n"},
+		[2]string{`RPUSH {t}nul "2\x00b" "1\x00x" "\x00"`, ":3\r\n"},
+		[2]string{`SORT {t}nul`, "*3\r\n$1\r\n\x00\r\n$3\r\n1\x00x\r\n$3\r\n2\x00b\r\n"}, // a number of C ends there
 		[2]string{`RPUSH {t}i 1e400`, ":1\r\n"},
 		[2]string{`SORT {t}i`, "-ERR One or more scores can't be converted into double\r\n"},
 	)

@@ -38,13 +38,18 @@ func migrateCommands() []Command {
 
 const errMigrateKeys Error = "ERR When using MIGRATE KEYS option, the key argument must be set to the empty string"
 
-// migrateKeys are the key in its place, or those behind KEYS.
+// migrateKeys are the key in its place, or those behind KEYS; none where both are
+// given, which is for the command to refuse.
 func migrateKeys(args [][]byte) ([]int, error) {
-	if len(args[3]) > 0 {
-		return []int{3}, nil
-	}
 	for i := 6; i < len(args); i++ {
-		if equalFold(args[i], "keys") {
+		switch {
+		case equalFold(args[i], "auth"):
+			i++ // the password may be KEYS
+		case equalFold(args[i], "auth2"):
+			i += 2
+		case equalFold(args[i], "keys") && len(args[3]) > 0:
+			return nil, nil
+		case equalFold(args[i], "keys"):
 			var at []int
 			for j := i + 1; j < len(args); j++ {
 				at = append(at, j)

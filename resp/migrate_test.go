@@ -2,6 +2,7 @@ package resp
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -481,5 +482,30 @@ func TestMigrateKeysWithAFiller(t *testing.T) {
 		if err != nil || len(at) != row.want {
 			t.Errorf("%q: %d keys, %v, want %d", row.keys, len(at), err, row.want)
 		}
+	}
+}
+
+// A key in its place and KEYS too is for MIGRATE to refuse: it has no keys that
+// could lead elsewhere. A password may be any word.
+func TestMigrateFindsItsKeys(t *testing.T) {
+	for _, row := range []struct {
+		call string
+		want []int
+	}{
+		{"MIGRATE h 1 k 0 1", []int{3}},
+		{"MIGRATE h 1 k 0 1 COPY AUTH KEYS", []int{3}},
+		{"MIGRATE h 1 k 0 1 AUTH2 KEYS KEYS REPLACE", []int{3}},
+		{"MIGRATE h 1 k 0 1 KEYS a b", nil},
+		{"MIGRATE h 1 k 0 1 KEYS", nil},
+		{"MIGRATE h 1 _ 0 1 KEYS a b", []int{7, 8}},
+		{"MIGRATE h 1 _ 0 1 AUTH keys KEYS a", []int{9}},
+	} {
+		args := bytes.Fields([]byte(row.call))
+		if string(args[3]) == "_" {
+			args[3] = nil
+		}
+		at, err := migrateKeys(args)
+		require.NoError(t, err)
+		require.Equal(t, row.want, at, row.call)
 	}
 }

@@ -210,10 +210,11 @@ func (o *sortOptions) byNumber(elements []string) ([]string, error) {
 	return elements, nil
 }
 
-// sortScore reads a number as C's strtod does, which takes spaces in front, and
-// nothing for 0. What a double holds only in part is none.
+// sortScore reads a number as C's strtod does, which takes spaces in front, ends
+// at a zero byte, and takes nothing for 0. What a double holds only in part is
+// none.
 func sortScore(s string) (float64, bool) {
-	if s == "" {
+	if s, _, _ = strings.Cut(s, "\x00"); s == "" {
 		return 0, true
 	}
 	s = strings.TrimLeft(s, " \t\r\n\v\f")

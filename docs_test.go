@@ -1,0 +1,94 @@
+package slotmesh
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The program that README shows compiles, and prints what one expects.
+func TestTheProgramOfTheReadmeRuns(t *testing.T) {
+	goTool, err := exec.LookPath("go")
+	if err != nil {
+		t.Skip("there is no go command")
+	}
+	text, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	block := regexp.MustCompile("(?s)```go\n(package main\n.*?)```").FindSubmatch(text)
+	require.NotNil(t, block, "a program in README.md")
+	file := filepath.Join(t.TempDir(), "main.go")
+	require.NoError(t, os.WriteFile(file, block[1], 0o600))
+	cmd := exec.CommandContext(t.Context(), goTool, "run", file) // from here, so that it imports this tree
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Equal(t, "alice <nil>\n", string(out))
+}
+
+// The tables of files in ARCHITECTURE name every file of the tree once, and none
+// that is not there. Tests are beside what they test and are not listed.
+func TestArchitectureListsTheFilesOfTheTree(t *testing.T) {
+	text, err := os.ReadFile("ARCHITECTURE.md")
+	require.NoError(t, err)
+	_, section, found := strings.Cut(string(text), "\n## Files\n")
+	require.True(t, found)
+	section, _, _ = strings.Cut(section, "\n## ")
+	root, resp, found := strings.Cut(section, "package `resp`")
+	require.True(t, found)
+	for dir, table := range map[string]string{".": root, "resp": resp} {
+		var listed []string
+		for _, row := range strings.Split(table, "\n") {
+			cells := strings.Split(row, "|")
+			if len(cells) != 4 {
+				continue
+			}
+			for _, name := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cells[1], -1) {
+				listed = append(listed, name[1])
+			}
+		}
+		require.NotEmpty(t, listed, dir)
+		used := map[string]bool{}
+		for _, file := range sources(t, dir) {
+			var by []string
+			for _, pattern := range listed {
+				if ok, err := filepath.Match(strings.TrimSuffix(pattern, "/"), file); err == nil && ok {
+					by = append(by, pattern)
+					used[pattern] = true
+				}
+			}
+			if slices.Contains(by, file) {
+				continue // by its own name, whatever patterns say besides
+			}
+			require.Len(t, by, 1, "%s in %s: lines of the table", file, dir)
+		}
+		for i, pattern := range listed {
+			require.True(t, used[pattern], "%s is in the table of %s and not in the tree", pattern, dir)
+			require.NotContains(t, listed[i+1:], pattern, dir)
+		}
+	}
+}
+
+// sources are the Go files of a folder without its tests, and in resp the
+// folders that have some.
+func sources(t *testing.T, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	var names []string
+	for _, e := range entries {
+		switch name := e.Name(); {
+		case e.IsDir() && dir != ".":
+			if files, _ := filepath.Glob(filepath.Join(dir, name, "*.go")); len(files) > 0 {
+				names = append(names, name)
+			}
+		case strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go"):
+			names = append(names, name)
+		}
+	}
+	return names
+}
