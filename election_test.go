@@ -205,7 +205,7 @@ func TestWhatAVoteNames(t *testing.T) {
 			m = v
 		}
 	}
-	a.core.knownRecord = &record{Shard: a.shard(), Epoch: a.epoch(), N: 3, InSync: []incarnate{{Node: a.core.id}}}
+	a.core.knownRecord = &record{Shard: a.shard(), Epoch: a.epoch(), N: 3, InSync: []incarnate{a.core.member()}}
 	a.step(func(s *state, now time.Duration) output { s.begin(now); s.standFor(whyForce); return s.end() })
 	require.Equal(t, &voteMsg{Voters: voterVersion{Number: 1}, Shard: a.shard(), Epoch: Epoch{a.core.used[a.shard()], false, a.core.id},
 		Incarnation: a.cfg.incarnation, Records: []record{*a.core.knownRecord}, Slots: moveRuns{{0, 6, 1}, {7, 7, 4}, {8, 8191, 1}}, Why: whyForce}, m)
@@ -217,7 +217,7 @@ func TestRecordsThatACandidateKnows(t *testing.T) {
 	t.Parallel()
 	s := lone(t, 1)
 	rec := func(number uint64, shard ShardID, node NodeID) *record {
-		return &record{Shard: shard, Epoch: Epoch{Number: number}, InSync: []incarnate{{Node: node}}}
+		return &record{Shard: shard, Epoch: Epoch{Number: number}, InSync: []incarnate{{node, s.self.Store}}}
 	}
 	own := s.self.Shard
 	for _, row := range []struct {

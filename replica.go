@@ -336,7 +336,7 @@ func (s *state) replicaTick() {
 	if s.now < s.nextReplica {
 		return
 	}
-	s.nextReplica = s.now + s.cfg.nodeTimeout/2 + s.jitter(s.cfg.nodeTimeout/4)
+	s.nextReplica = s.now + s.cfg.nodeTimeout/2
 	if s.self.State != present || s.leave != nil || s.stand != nil || s.failing != nil || !s.synced {
 		return
 	}

@@ -858,9 +858,11 @@ func sizedEntries(t *testing.T, size int, with func([]peerEntry) message) messag
 		if len(sizeless(t, with([]peerEntry{full, last})))-two == missing {
 			return with(append(entries, last))
 		}
-		last.Host = "x" // where a length takes another byte
-		if len(sizeless(t, with([]peerEntry{full, last})))-two == missing {
-			return with(append(entries, last))
+		for _, store := range []uint64{1 << 7, 1 << 8, 1 << 16} { // where a length takes another byte
+			last.Store = store
+			if len(sizeless(t, with([]peerEntry{full, last})))-two == missing {
+				return with(append(entries, last))
+			}
 		}
 	}
 	require.FailNow(t, "no entries have that size", "%d bytes", size)
