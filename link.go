@@ -176,6 +176,7 @@ func (l *link) write(ctx context.Context, timeout time.Duration) {
 	defer l.close()
 	var msgs []message
 	var buf []byte
+	w := newValueWriter()
 	for {
 		select {
 		case <-ctx.Done():
@@ -188,7 +189,7 @@ func (l *link) write(ctx context.Context, timeout time.Duration) {
 		msgs = l.take(msgs[:0])
 		buf = buf[:0]
 		for _, m := range msgs {
-			buf, _ = appendFrame(buf, m) // one that is over its limit is lost, like any message may be
+			buf, _ = w.appendFrame(buf, m) // one that is over its limit is lost, like any message may be
 		}
 		if len(buf) == 0 {
 			continue
@@ -212,6 +213,7 @@ func (l *link) write(ctx context.Context, timeout time.Duration) {
 // read hands on what comes until the connection or the node ends.
 func (l *link) read(ctx context.Context, idle time.Duration, inbox chan<- delivery) error {
 	var buf []byte
+	r := newValueReader()
 	for {
 		if err := l.conn.SetReadDeadline(time.Now().Add(idle)); err != nil {
 			return err
@@ -220,7 +222,7 @@ func (l *link) read(ctx context.Context, idle time.Duration, inbox chan<- delive
 		if err != nil {
 			return err
 		}
-		m, err := decodeFrame(msgKind(kind), payload)
+		m, err := r.decodeFrame(msgKind(kind), payload)
 		if err != nil {
 			return err
 		}
