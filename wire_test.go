@@ -856,8 +856,8 @@ func sizedEntries(t *testing.T, size int, with func([]peerEntry) message) messag
 		if len(sizeless(t, with([]peerEntry{full, last})))-two == missing {
 			return with(append(entries, last))
 		}
-		for _, store := range []uint64{1 << 7, 1 << 8, 1 << 16} { // where a length takes another byte
-			last.Store = store
+		for _, host := range []int{1, 2, textLimit / 2} { // where a length takes another byte
+			last.Host = text[:host]
 			if len(sizeless(t, with([]peerEntry{full, last})))-two == missing {
 				return with(append(entries, last))
 			}
