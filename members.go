@@ -1019,7 +1019,7 @@ func (s *state) wipe(hard bool) {
 	s.table.members = map[ShardID]int{}
 	s.forgetVotes()
 	s.change, s.form, s.lead, s.stand, s.knownRecord, s.shardRecord = nil, formation{}, nil, nil, nil, nil
-	s.failing = nil
+	s.dropFailover("this node has been reset meanwhile")
 	s.stages, s.gone, s.arrived, s.kept = map[uint64]*heldStage{}, map[Slot]goneSlot{}, nil, SlotSet{}
 	s.back = SlotSet{}
 	for id := range s.used {

@@ -283,7 +283,8 @@ func (s *state) leaveShard() {
 		s.stepDown()
 	}
 	s.unmarkAll(func(SlotMark) bool { return true })
-	s.stand, s.knownRecord, s.shardRecord, s.failing = nil, nil, nil, nil
+	s.dropFailover("this node is of another shard now")
+	s.stand, s.knownRecord, s.shardRecord = nil, nil, nil
 	s.holdsCopy = false
 	s.followed.AddRange(SlotRange{0, NumSlots - 1})
 	s.promise = Epoch{}
