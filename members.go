@@ -415,6 +415,9 @@ func (s *state) add(from *sender) *peer {
 		s.reassess, s.viewDirty = true, true
 	} else {
 		e.Version = p.Version + 1
+		if p.Key == e.Key && p.peerEntry.newerFacts(&e) {
+			e.takeFacts(&p.peerEntry) // its frame has been on its way for long
+		}
 		s.setPeer(p, pushChange, func(q *peerEntry) { *q = e })
 		p.resetVolatile(s.now)
 	}
