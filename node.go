@@ -43,6 +43,9 @@ type Node interface {
 	// whoever owns the slot, those whose time has come included. It takes the
 	// same short time whatever the number.
 	CountKeys(slot Slot) (int, error)
+	// CountExpiring is the number of those keys that have a time of expiry; 0
+	// where the store cannot tell, which is no [store.Expiring].
+	CountExpiring(slot Slot) (int, error)
 	// ScanSlot walks the keys that this node's store has in a slot, whoever owns
 	// the slot, a page of at most limit keys a call (0 leaves it to the store).
 	// Cursor 0 begins, next 0 is the end. Per key it returns the head, or the

@@ -463,6 +463,9 @@ func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, tx *Tx, r *Req
 			}
 		}
 	}
+	for _, f := range tx.after {
+		f()
+	}
 	if !e.held(l) || c.turn.Load() != turn {
 		return true, ran, nil, leaseOver(slot) // an error, too, tells of what another node may have changed
 	}

@@ -775,3 +775,24 @@ func memberIDs(c *testClient) string {
 	}
 	return strings.Join(ids, " ")
 }
+
+// Clients that wait for keys of a slot that moves away hear so, each once.
+func TestWaitersAreSentAfterTheirSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := threeFronts(t)
+		key := "{" + f.key(0) + "}q"
+		var waiters []*testClient
+		for i, command := range []string{"BLPOP K 0", "BLPOP K 100", "BLMOVE K K2 LEFT LEFT 0", "BZPOPMIN K 0", "BLMPOP 0 1 K LEFT"} {
+			c := f.dial(0)
+			c.send(strings.ReplaceAll(command, "K", key))
+			f.waiting(0, i+1)
+			waiters = append(waiters, c)
+		}
+		f.move(1, key)
+		for _, c := range waiters {
+			require.Equal(t, f.moved(key, 1), c.read())
+			require.Equal(t, "PONG", c.do("PING"))
+		}
+		f.waiting(0, 0)
+	})
+}
