@@ -114,6 +114,7 @@ type link struct {
 	peer   sender  // what the other side said it is
 	to     wanted  // whom the other side wants: what it says is for this one
 	dialed bool
+	since  time.Time
 
 	traffic *traffic // of the node; set before the link is used, as is contact
 	contact *contact // with the other node
@@ -126,7 +127,7 @@ type link struct {
 }
 
 func newLink(conn net.Conn, said *sender, theirs *hello, dialed bool) *link {
-	return &link{conn: conn, said: said, peer: theirs.From, to: theirs.To, dialed: dialed, wake: make(chan struct{}, 1)}
+	return &link{conn: conn, said: said, peer: theirs.From, to: theirs.To, dialed: dialed, since: time.Now(), wake: make(chan struct{}, 1)}
 }
 
 // send queues a message. Of heartbeats only the newest is kept.

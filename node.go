@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"slices"
 	"sync"
@@ -412,6 +413,7 @@ func (n *node) apply(out output) {
 	n.held = n.sendReady(append(n.held, out.sends...))
 	n.told = append(n.told, out.tells...)
 	n.tellReady()
+	n.jobs.saving.savedUpTo(n.core.savedSeq)
 	n.startServing(on)
 	if published {
 		n.changed.notify()
@@ -651,6 +653,7 @@ func (n *node) failReplies() {
 	if n.paused != nil {
 		close(n.paused.hold.over)
 	}
+	n.jobs.saving.savedUpTo(math.MaxUint64) // who waits finds the node closed
 	for id, c := range n.replies {
 		delete(n.replies, id)
 		close(c)

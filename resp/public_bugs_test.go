@@ -796,3 +796,20 @@ func TestWaitersAreSentAfterTheirSlot(t *testing.T) {
 		f.waiting(0, 0)
 	})
 }
+
+// Connections between nodes have a time at which they were made.
+func TestLinksHaveATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now().UnixMilli()
+		f := threeFronts(t)
+		time.Sleep(time.Second)
+		times := regexp.MustCompile(`create-time (\d+)`).FindAllStringSubmatch(f.dial(0).do("CLUSTER LINKS"), -1)
+		require.Len(t, times, 4)
+		for _, m := range times {
+			at, err := strconv.ParseInt(m[1], 10, 64)
+			require.NoError(t, err)
+			require.GreaterOrEqual(t, at, began)
+			require.Less(t, at, time.Now().UnixMilli())
+		}
+	})
+}
