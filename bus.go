@@ -45,6 +45,9 @@ const (
 	msgCancelStage
 	msgRecords
 	msgGetRecords
+	msgInSync
+	msgFailover
+	msgConsent
 	numMsgKinds
 )
 
@@ -57,6 +60,7 @@ var msgNames = [numMsgKinds]string{
 	msgForward: "FORWARD", msgForwarded: "FORWARDED",
 	msgStage: "STAGE", msgStaged: "STAGED", msgCancelStage: "CANCELSTAGE",
 	msgRecords: "RECORDS", msgGetRecords: "GETRECORDS",
+	msgInSync: "INSYNC", msgFailover: "FAILOVER", msgConsent: "CONSENT",
 }
 
 func (k msgKind) String() string {
@@ -86,6 +90,7 @@ type sender struct {
 	ClientAddr  string
 	Host        string
 	Shard       ShardID
+	Store       uint64
 	Timeout     uint32 // NodeTimeout, milliseconds: only to be compared
 }
 
@@ -163,9 +168,9 @@ type heartbeat struct {
 	Table    uint64 // digest of the table
 	Peers    uint64 // digest of the membership
 	Start    uint64 // id of the START in force; zero where unformed
-	Epoch    uint64 // number of the epoch under which the sender has opened its shard
+	Epoch    uint64 // number of the epoch under which the sender has opened its shard; of others, the last of its log
 	N        uint64 // of its last accepted record
-	Position uint64
+	Position uint64 // offset at which its log ends
 	Sent     uint32 // time on the sender's clock, milliseconds
 	Answers  uint32 // Sent of the receiver's newest heartbeat, if beatAnswers
 	Lease    uint32 // given in answer to it, milliseconds; 0: none
@@ -251,10 +256,10 @@ type voteMsg struct {
 	Shard       ShardID
 	Epoch       Epoch
 	Incarnation uint64
-	Position    uint64
 	Records     []record // the newest one known that names the sender; none or one
 	Slots       moveRuns // the shard's slots
 	Why         why
+	Consent     Epoch // of whyConsent: its primary acknowledges nothing more under it
 }
 
 // grantMsg answers a VOTE: promised.
@@ -513,6 +518,28 @@ type recordsMsg struct {
 	Votes   votes
 }
 
+// inSyncMsg tells the members of a shard its accepted record, from the primary. A
+// member that misses it learns the record from the voters when it stands.
+type inSyncMsg struct {
+	Record record
+}
+
+// failoverMsg asks the primary of the sender's shard to hand the shard over to it.
+// Repeated each NodeTimeout/10 until it is answered.
+type failoverMsg struct {
+	Request uint64
+	Shard   ShardID
+}
+
+// consentMsg answers failover: the sender acknowledges nothing more under Epoch,
+// and the asker has everything that it has acknowledged. With an error nothing has
+// changed.
+type consentMsg struct {
+	Request uint64
+	Epoch   Epoch
+	Error   string // why not; "" where it agrees
+}
+
 func (*meetMsg) kind() msgKind        { return msgMeet }
 func (*seedMsg) kind() msgKind        { return msgSeed }
 func (*refusedMsg) kind() msgKind     { return msgRefused }
@@ -541,6 +568,9 @@ func (*stagedMsg) kind() msgKind      { return msgStaged }
 func (*cancelStageMsg) kind() msgKind { return msgCancelStage }
 func (*getRecordsMsg) kind() msgKind  { return msgGetRecords }
 func (*recordsMsg) kind() msgKind     { return msgRecords }
+func (*inSyncMsg) kind() msgKind      { return msgInSync }
+func (*failoverMsg) kind() msgKind    { return msgFailover }
+func (*consentMsg) kind() msgKind     { return msgConsent }
 
 // ---- checks of what was decoded
 
@@ -683,6 +713,9 @@ func (m *startMsg) check() error     { return m.Value.check() }
 func (m *forwardMsg) check() error   { return m.Slots.check() }
 func (m *stageMsg) check() error     { return m.Slots.check() }
 func (m *recordsMsg) check() error   { return m.Votes.check() }
+func (*inSyncMsg) check() error      { return nil }
+func (*failoverMsg) check() error    { return nil }
+func (m *consentMsg) check() error   { return checkText("error", m.Error) }
 
 func (m *refusedMsg) check() error {
 	if m.Why < refusedOther || m.Why > refusedDuplicate || m.Slot >= NumSlots {
@@ -831,6 +864,12 @@ func newMessage(k msgKind) (message, error) {
 		return new(getRecordsMsg), nil
 	case msgRecords:
 		return new(recordsMsg), nil
+	case msgInSync:
+		return new(inSyncMsg), nil
+	case msgFailover:
+		return new(failoverMsg), nil
+	case msgConsent:
+		return new(consentMsg), nil
 	default:
 		return nil, fmt.Errorf("slotmesh: message kind %d, expected 1 to %d", k, numMsgKinds-1)
 	}

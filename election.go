@@ -31,12 +31,13 @@ type candidacy struct {
 	raiseAt time.Duration            // when to ask all under a higher epoch; 0: not yet
 	grants  map[NodeID]*grantMsg
 	op      *operation // on whose behalf; nil: this node's own shard
+	consent Epoch      // of whyConsent
 }
 
 // newCandidacy begins a stand under an epoch above all that is known. The
 // number counts as used, and is saved before it leaves.
-func (s *state) newCandidacy(shard ShardID, w why, op *operation) *candidacy {
-	c := &candidacy{shard: shard, epoch: Epoch{Number: s.nextEpoch(shard), Node: s.id}, why: w, began: s.now, op: op}
+func (s *state) newCandidacy(shard ShardID, w why, op *operation, consent Epoch) *candidacy {
+	c := &candidacy{shard: shard, epoch: Epoch{Number: s.nextEpoch(shard), Node: s.id}, why: w, began: s.now, op: op, consent: consent}
 	s.useEpoch(c)
 	return c
 }
@@ -79,9 +80,33 @@ func (s *state) askAll(c *candidacy) {
 	}
 	c.asks = map[NodeID]time.Duration{}
 	for _, v := range s.table.voters.Members {
-		c.asks[v.ID] = s.now
+		c.asks[v.ID] = s.now + s.rankWait(c)
 	}
 	s.askDue(c)
+}
+
+// rankWait lets the member of a shard that has the most go first.
+func (s *state) rankWait(c *candidacy) time.Duration {
+	if c.op != nil || c.why == whyConsent || c.why == whyForce || mutated(mutNoRank) {
+		return 0
+	}
+	return time.Duration(s.rank()) * s.cfg.nodeTimeout / 20
+}
+
+// rank counts the living members of this node's shard, without its last primary,
+// whose log is further than this node's, or as far with a smaller id.
+func (s *state) rank() int {
+	n := 0
+	mine := logPosition{Epoch{Number: s.logAt.Epoch.Number}, s.logAt.Offset}
+	for _, p := range s.peers.ordered {
+		if p == s.self || p.Shard != s.self.Shard || p.State == forgotten || p.ID == s.table.primary(p.Shard) || s.silentHere(p) {
+			continue
+		}
+		if mine.less(p.log) || p.log == mine && p.ID.compare(s.id) < 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // askDue asks the voters whose time has come.
@@ -106,7 +131,7 @@ func (s *state) askDue(c *candidacy) {
 
 func (s *state) voteFor(c *candidacy) *voteMsg {
 	m := &voteMsg{Voters: s.table.voters.Version, Shard: c.shard, Epoch: c.epoch,
-		Incarnation: s.cfg.incarnation, Slots: c.named, Why: c.why}
+		Incarnation: s.self.Store, Slots: c.named, Why: c.why, Consent: c.consent}
 	if r := s.knownRecord; c.op == nil && r != nil {
 		m.Records = []record{*r}
 	}
@@ -152,9 +177,7 @@ func (s *state) onGrant(p *peer, m *grantMsg) {
 		return
 	}
 	c.grants[p.ID] = m
-	if len(m.Records) > 0 {
-		s.knowRecord(&m.Records[0])
-	}
+	s.knowRecords(m.Records)
 	if !s.majority(func(id NodeID) bool { return c.grants[id] != nil }) {
 		return
 	}
@@ -165,13 +188,23 @@ func (s *state) onGrant(p *peer, m *grantMsg) {
 	}
 }
 
-// knowRecord keeps the newest record of this shard that names this node.
+// knowRecord keeps the newest record of this shard, and the newest that names this
+// node.
 func (s *state) knowRecord(r *record) {
-	if r.Shard != s.self.Shard || !r.electable(s.id) {
+	if r.Shard != s.self.Shard {
 		return
 	}
-	if s.knownRecord == nil || r.newer(s.knownRecord) {
+	if s.shardRecord == nil || r.newer(s.shardRecord) {
+		s.shardRecord = r
+	}
+	if r.electable(s.member()) && (s.knownRecord == nil || r.newer(s.knownRecord)) {
 		s.knownRecord = r
+	}
+}
+
+func (s *state) knowRecords(rs []record) {
+	if len(rs) > 0 {
+		s.knowRecord(&rs[0])
 	}
 }
 
@@ -207,10 +240,8 @@ func (s *state) voteRefused(p *peer, c *candidacy, m *refuseMsg) {
 			s.wakeBy(c.raiseAt)
 		}
 	default:
-		if len(m.Records) > 0 {
-			s.knowRecord(&m.Records[0])
-		}
-		wait := time.Duration(m.RetryIn) * time.Millisecond
+		s.knowRecords(m.Records)
+		wait := time.Duration(m.RetryIn)*time.Millisecond + s.rankWait(c)
 		c.asks[p.ID] = s.now + wait
 		s.wakeBy(c.asks[p.ID])
 	}
@@ -224,6 +255,9 @@ func (s *state) standTick(c *candidacy) {
 		limit = nt / 2
 	}
 	switch {
+	case c.op == nil && c.why == whySilence && s.nobodyInSync():
+		c.why = whyUnclean
+		s.raiseEpoch(c)
 	case c.raiseAt != 0 && s.now >= c.raiseAt, s.now-c.began > limit:
 		if s.now-c.began > limit {
 			c.began = s.now
@@ -254,7 +288,7 @@ func (s *state) electionTick() {
 	}
 }
 
-func (s *state) standFor(w why) { s.stand = s.newCandidacy(s.self.Shard, w, nil) }
+func (s *state) standFor(w why) { s.stand = s.newCandidacy(s.self.Shard, w, nil, Epoch{}) }
 
 // standDue reports whether this node is to stand for its shard. A stand is no
 // promise: an open primary goes on under its old lease until it wins.
@@ -267,6 +301,11 @@ func (s *state) standDue() (bool, why) {
 		return false, 0
 	case l != nil && !l.opened:
 		return l.outbid, whySilence
+	case l != nil && l.consent.given() && s.now < l.consent.at+nt/2:
+		s.wakeBy(l.consent.at + nt/2)
+		return false, 0
+	case l != nil && l.consent.given():
+		return true, whySilence // nobody has taken it over
 	case l != nil && (l.void || l.outbid):
 		return true, whySilence // win it back at once
 	case l != nil && l.late.Len() > 0:
@@ -280,10 +319,54 @@ func (s *state) standDue() (bool, why) {
 		if mutated(mutNewNoStand) && s.table.shards[s.self.Shard].Number == 0 {
 			return false, 0
 		}
-		return true, whySilence // it has restarted, or nobody has voted on its shard yet
+		return true, whySilence // it has restarted, or nobody has voted on its shard yet: what it lacks the voters know
 	default:
-		return s.now-s.primary >= nt/2, whySilence
+		return s.replicaDue()
 	}
+}
+
+// replicaDue reports whether this node, a replica, is to stand. One that has no
+// copy of the data stands last of all, where nobody is left who has.
+func (s *state) replicaDue() (bool, why) {
+	switch due := s.primary + s.cfg.nodeTimeout/2; {
+	case s.now < due:
+		s.wakeBy(due)
+		return false, 0
+	case s.holdsCopy || mutated(mutEmptyStands):
+		return true, whySilence
+	default:
+		return s.nobodyInSync(), whyUnclean
+	}
+}
+
+// nobodyInSync reports whether nobody is left, as far as this node knows, who holds
+// every acknowledged write of its shard, and whether it may then stand all the
+// same: one NodeTimeout after it could have stood otherwise, and one more where it
+// has no copy and others may have one.
+func (s *state) nobodyInSync() bool {
+	r := s.shardRecord
+	nt := s.cfg.nodeTimeout
+	if r == nil || r.Strict || r.electable(s.member()) {
+		return false
+	}
+	wait := nt
+	if s.table.primary(s.self.Shard) != s.id {
+		wait += nt / 2
+	}
+	if !s.holdsCopy && s.table.members[s.self.Shard] > 1 {
+		wait += nt
+	}
+	if s.noCompany() {
+		wait = 0
+	}
+	if s.now < s.primary+wait {
+		s.wakeBy(s.primary + wait)
+		return false
+	}
+	return !slices.ContainsFunc(r.InSync, func(m incarnate) bool {
+		p := s.peers.get(m.Node)
+		return p != nil && p != s.self && p.State != forgotten && p.Store == m.Incarnation && s.now-p.heardAt < nt
+	})
 }
 
 // leasedPrimaryHeard is called for every heartbeat of a primary of this shard
@@ -308,7 +391,7 @@ func (s *state) outbid(n uint64) {
 	s.heardEpoch(s.self.Shard, n)
 	if l := s.lead; l != nil && n >= l.epoch.Number {
 		l.outbid = true
-		if s.stand == nil {
+		if s.stand == nil && !l.consent.given() {
 			s.wakeBy(s.now)
 		}
 	}
@@ -319,8 +402,10 @@ func (s *state) outbid(n uint64) {
 // leadership is this node's rule over its shard, in one epoch.
 type leadership struct {
 	epoch       Epoch
-	n           uint64 // of the last accepted record
-	inSync      []incarnate
+	n           uint64      // of the last accepted record
+	inSync      []incarnate // members of the last accepted record, this node among them
+	joining     []joiner    // members that are waited for already, and not in it yet
+	consent     *consent    // this node is handing the shard over
 	opened      bool
 	void        bool // won under voters that an operator has replaced: to be won again
 	openedAt    time.Duration
@@ -340,6 +425,8 @@ type leadership struct {
 	unproven SlotSet      // named, but no voter of a majority knows of the move, or one knows of a later one
 	gives    []*handOver
 	outbid   bool // a voter has promised the shard to somebody else
+
+	uncleanOf string // who may have had more than this node when it won; "": nobody
 }
 
 type freshSlots struct {
@@ -362,10 +449,11 @@ type recording struct {
 // win makes this node the primary of its shard, once it has opened it.
 func (s *state) win(c *candidacy) {
 	rec := newestRecord(c.grants)
-	l := &leadership{epoch: c.epoch, inSync: []incarnate{{s.id, s.cfg.incarnation}}, leases: map[NodeID]time.Duration{},
+	l := &leadership{epoch: c.epoch, inSync: s.firstInSync(c, rec), leases: map[NodeID]time.Duration{},
 		leaseEnd: never, claimedFrom: forever, openedAt: s.now}
 	if rec != nil {
 		s.knowRecord(rec)
+		l.uncleanOf = s.lostMembers(c, rec)
 	}
 	for _, g := range c.grants {
 		l.maxLease = max(l.maxLease, time.Duration(g.MaxLease)*time.Millisecond)
@@ -386,8 +474,8 @@ func (s *state) win(c *candidacy) {
 	s.stand, s.lead = nil, l
 	s.promise = c.epoch
 	s.mark(cellKey{kind: cellNode})
-	l.recording = &recording{msg: recordMsg{Sender: s.cfg.incarnation, Kept: r.kept, Opened: r.opened,
-		Record: record{Shard: c.shard, Epoch: c.epoch, InSync: l.inSync}}}
+	l.recording = &recording{msg: recordMsg{Sender: s.self.Store, Kept: r.kept, Opened: r.opened,
+		Record: record{Shard: c.shard, Epoch: c.epoch, InSync: l.inSync, Strict: s.strict()}}}
 	s.reassess, s.viewDirty = true, true
 	if mutated(mutNoRecord) && len(r.kept.Runs) == 0 {
 		s.recordDecided(l.recording)
@@ -571,6 +659,7 @@ func (s *state) recordDecided(r *recording) {
 	l.recording = nil
 	l.n, l.inSync = r.msg.Record.N, r.msg.Record.InSync
 	s.knowRecord(&r.msg.Record)
+	s.tellMembers(&r.msg.Record)
 	if !l.opened {
 		s.open(l, r)
 	}
@@ -580,31 +669,68 @@ func (s *state) recordDecided(r *recording) {
 // decided.
 func (s *state) open(l *leadership, r *recording) {
 	l.opened, l.openedAt, l.claimedFrom = true, s.now, s.now
+	was := s.table.primary(s.self.Shard)
 	s.setShard(s.self.Shard, l.epoch, pushChange)
+	s.holdsCopy = true // what it has is what there is
+	var mine SlotSet
 	r.msg.Opened.each(func(slot Slot, move uint64) {
 		if s.table.slots.at(slot) == (slotEntry{s.self.Shard, move}) {
-			l.mine.Add(slot)
+			mine.Add(slot)
 		}
 	})
 	s.decided(s.self.Shard, &r.msg.Kept)
-	s.noteLate(l)
+	mine = s.stillOwn(mine)
+	l.mine = mine
+	s.lookThrough(l)
+	s.noteLate(l, mine)
 	s.settleGives(l, &r.msg)
 	for _, b := range s.bumps {
 		s.replyOncePushed(b.command)
 	}
 	s.bumps = nil
 	s.wakeBy(s.now)
-	s.event(Event{Kind: EventPrimary, Node: s.id, Shard: s.self.Shard, Epoch: l.epoch})
+	if was == s.id {
+		was = NodeID{}
+	}
+	s.event(Event{Kind: EventPrimary, Node: s.id, From: was, Shard: s.self.Shard, Epoch: l.epoch})
+	if l.uncleanOf != "" {
+		s.event(Event{Kind: EventUnclean, Node: s.id, From: was, Shard: s.self.Shard, Epoch: l.epoch, Text: l.uncleanOf})
+	}
+	s.failoverDone()
 	s.reassess, s.viewDirty = true, true
 }
 
 // noteLate finds the slots of this shard that the opening has not named: they
 // came between VOTE and win.
-func (s *state) noteLate(l *leadership) {
+func (s *state) noteLate(l *leadership, opened SlotSet) {
 	slots := s.table.slotsOf(s.self.Shard)
-	slots.Subtract(&l.mine)
+	slots.Subtract(&opened)
 	slots.Subtract(&l.unproven)
 	l.late = slots
+}
+
+// stillOwn is which of slots belong to this node's shard.
+func (s *state) stillOwn(slots SlotSet) SlotSet {
+	for slot := range slots.All() {
+		if !s.table.slotIsOf(slot, s.self.Shard) {
+			slots.Remove(slot)
+		}
+	}
+	return slots
+}
+
+// lookThrough makes a member look through what it holds of the slots for which it
+// has only followed its primary's log so far, before it serves them: which of its
+// copies are right under the moves that it has opened.
+func (s *state) lookThrough(l *leadership) {
+	slots := l.mine
+	slots.Intersect(&s.followed)
+	l.mine.Subtract(&slots)
+	s.followed.Subtract(&slots)
+	for slot := range slots.All() {
+		s.arrived.add(slot, s.table.slots.at(slot).move)
+		s.freshen(l, slot)
+	}
 }
 
 // gotLease counts a voter's lease from when it was asked for.
@@ -635,7 +761,7 @@ func (s *state) gotLease(voter NodeID, sent time.Duration, ms uint32) {
 // leaseUntil is until when this node may acknowledge as its shard's primary.
 func (s *state) leaseUntil() time.Duration {
 	l := s.lead
-	if l == nil || !l.opened || s.now < l.serveFrom {
+	if l == nil || !l.opened || s.now < l.serveFrom || l.consent.given() && !mutated(mutConsentNotFinal) {
 		return never
 	}
 	return s.leasedUntil(l)
@@ -685,6 +811,8 @@ func (s *state) leadTick() {
 		s.leaseSelf(l)
 	}
 	if l.opened {
+		s.inSyncTick(l)
+		s.consentTick(l)
 		s.giveTick(l)
 	}
 	if held := s.leaseHeld(); held != s.wasLeased {
@@ -744,6 +872,10 @@ func (s *state) shardChanged(e Epoch) {
 	if l := s.lead; l != nil && l.epoch.less(e) {
 		s.stepDown()
 	}
+	if e.Node != s.id {
+		s.unmarkAll(func(SlotMark) bool { return true }) // marks are for primaries
+		s.followed.AddRange(SlotRange{0, NumSlots - 1})
+	}
 	if s.promise.less(e) {
 		s.promise = e
 		s.mark(cellKey{kind: cellNode})
@@ -783,11 +915,16 @@ func (s *state) slotMoved(slot Slot, was, is slotEntry) {
 // said so in its present epoch, and hears of the decision from who counted it;
 // else it is named in a new stand first.
 func (s *state) slotArrived(slot Slot, move uint64, counted bool) {
-	s.arrived.add(slot, move)
 	if s.wentToNobody(slot, move-1) {
 		s.back.Add(slot)
 	}
 	l := s.lead
+	if l != nil || s.table.primary(s.self.Shard) == s.id {
+		s.arrived.add(slot, move)
+		s.followed.Remove(slot)
+	} else {
+		s.followed.Add(slot) // it comes in its primary's log
+	}
 	if l == nil {
 		return // named when it stands
 	}

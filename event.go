@@ -18,6 +18,7 @@ const (
 	EventDeposed                            // Node leads Shard no more
 	EventMoved                              // Slots have been given to Shard
 	EventVoters                             // a set of voters of version Number is in force
+	EventReplica                            // this node, Node, is a replica of Shard now; From leads it
 	EventUnclean                            // an operator has decided without a majority: acknowledged writes may be lost
 	EventSlow                               // a command held a slot for too long; Text says which
 	EventLost                               // events were lost since the last one: the buffer was full; Number says how many
@@ -31,7 +32,7 @@ const (
 var eventNames = map[EventKind]string{
 	EventFormed: "formed", EventJoined: "joined", EventMember: "member", EventForgotten: "forgotten", EventReset: "reset",
 	EventRefused: "refused", EventDuplicate: "duplicate", EventPrimary: "primary", EventDeposed: "deposed", EventMoved: "moved",
-	EventVoters: "voters", EventUnclean: "unclean", EventNumberRefused: "number refused",
+	EventVoters: "voters", EventReplica: "replica", EventUnclean: "unclean", EventNumberRefused: "number refused",
 	EventSlow: "slow", EventLost: "lost", EventSilent: "silent", EventFailed: "failed", EventHeard: "heard", EventDiffers: "differs",
 }
 

@@ -69,6 +69,22 @@ func (s *state) shardFailed(id ShardID) bool {
 	return p == nil || p.State == forgotten || p.Shard != id || s.failed(p)
 }
 
+// shardLost reports whether a shard's primary has failed and no member that could
+// take over lives, as far as this voter knows: an operator may have its slots.
+func (s *state) shardLost(id ShardID) bool {
+	if !s.shardFailed(id) {
+		return false
+	}
+	v := s.vote.shards[id]
+	if v == nil || v.record == nil {
+		return true
+	}
+	return !slices.ContainsFunc(v.record.InSync, func(m incarnate) bool {
+		p := s.peers.get(m.Node)
+		return p != nil && p.State != forgotten && p.Shard == id && p.ID != s.table.primary(id) && p.Store == m.Incarnation && !s.silentHere(p)
+	})
+}
+
 // failureTick renews the list of whom this node finds silent. A voter tells it
 // at each change.
 func (s *state) failureTick() {

@@ -237,7 +237,11 @@ func (s *state) newFormValue(formers []member) *startValue {
 	v.Members = s.wantedOf(nil, s.alive)
 	for _, row := range v.Shards {
 		v.Votes.Promises = append(v.Votes.Promises, promiseRow{Shard: row.ID, Epoch: row.Epoch})
-		v.Votes.Records = append(v.Votes.Records, record{Shard: row.ID, Epoch: row.Epoch, InSync: []incarnate{{Node: row.Epoch.Node}}})
+		m := incarnate{Node: row.Epoch.Node}
+		if p := s.peers.get(m.Node); p != nil {
+			m.Incarnation = p.Store
+		}
+		v.Votes.Records = append(v.Votes.Records, record{Shard: row.ID, Epoch: row.Epoch, InSync: []incarnate{m}, Strict: s.strict()})
 	}
 	v.Slots.each(func(slot Slot, e slotEntry) { v.Votes.Accepted.add(slot, accepted{shard: e.shard, move: e.move}) })
 	return v
@@ -416,7 +420,7 @@ func (s *state) leadAsFormed(v *startValue, savedAt time.Duration) {
 	}
 	e := v.Shards[i].Epoch
 	l := &leadership{epoch: e, opened: true, void: s.table.voters.Version.Forced > 0, openedAt: s.now, claimedFrom: s.now, leases: map[NodeID]time.Duration{},
-		inSync: []incarnate{{s.id, s.cfg.incarnation}}, leaseEnd: savedAt + s.cfg.nodeTimeout*9/10}
+		inSync: []incarnate{s.member()}, leaseEnd: savedAt + s.cfg.nodeTimeout*9/10}
 	if mutated(mutFormNoLease) {
 		l.leaseEnd = never
 	}
@@ -425,10 +429,11 @@ func (s *state) leadAsFormed(v *startValue, savedAt time.Duration) {
 	for slot := range l.mine.All() {
 		opened.add(slot, s.table.slots.at(slot).move)
 	}
-	l.last = &recordMsg{Sender: s.cfg.incarnation, Opened: opened,
-		Record: record{Shard: s.self.Shard, Epoch: e, InSync: l.inSync}}
+	l.last = &recordMsg{Sender: s.self.Store, Opened: opened,
+		Record: record{Shard: s.self.Shard, Epoch: e, InSync: l.inSync, Strict: s.strict()}}
 	s.promise = e
 	s.lead = l
+	s.holdsCopy = true
 	// What ran before may be acknowledged under the new lease: no slot has
 	// changed since START was saved.
 	s.reignEpoch, s.reignCluster = e, s.cluster

@@ -75,7 +75,8 @@ func (s *state) beatTick() {
 
 // beat sends p a heartbeat.
 func (s *state) beat(p *peer, askNow bool) {
-	h := &heartbeat{Table: s.table.sum, Peers: s.peers.sum, Start: s.table.voters.ID, Sent: s.stamp()}
+	h := &heartbeat{Table: s.table.sum, Peers: s.peers.sum, Start: s.table.voters.ID, Sent: s.stamp(),
+		Epoch: s.logAt.Epoch.Number, Position: s.logAt.Offset}
 	if s.active() && s.vote.activeSave <= s.savedSeq {
 		h.Flags |= beatActive
 	}
@@ -190,11 +191,12 @@ func (s *state) onHeartbeat(p *peer, from *sender, m *heartbeat) {
 	p.active = m.Flags&beatActive != 0 && m.Start == s.table.voters.ID
 	p.stopped = m.Flags&beatStopped != 0
 	p.leased = m.Flags&beatLeased != 0
+	p.log = logPosition{Epoch{Number: m.Epoch}, m.Position}
 	p.claim = claim{open: m.Flags&beatOpen != 0, shard: from.Shard, n: m.N, start: m.Start,
 		epoch: Epoch{m.Epoch, m.Flags&beatUnclean != 0, from.ID}}
 	p.answered, p.given = false, 0
 	s.compareDigests(p, m)
-	if from.Shard == s.self.Shard && p.leased {
+	if from.Shard == s.self.Shard && (p.leased || mutated(mutStandAnyBeat) && p.claim.open) {
 		s.leasedPrimaryHeard()
 	}
 	if m.Flags&beatAnswers != 0 {

@@ -235,15 +235,15 @@ func TestLeasesAreRememberedPerNode(t *testing.T) {
 	var v voterState
 	v.init()
 	shard, a, b := ShardID{1}, NodeID{1}, NodeID{2}
-	require.Equal(t, time.Duration(never), v.leaseOfOthers(shard, a))
+	require.Equal(t, time.Duration(never), v.leaseOfOthers(shard, a, Epoch{}))
 	v.lease(shard, a, Epoch{Number: 1}, 10)
 	v.lease(shard, b, Epoch{Number: 2}, 7)
-	require.Equal(t, time.Duration(7), v.leaseOfOthers(shard, a))
-	require.Equal(t, time.Duration(10), v.leaseOfOthers(shard, b))
-	require.Equal(t, time.Duration(10), v.leaseOfOthers(shard, NodeID{3}))
+	require.Equal(t, time.Duration(7), v.leaseOfOthers(shard, a, Epoch{}))
+	require.Equal(t, time.Duration(10), v.leaseOfOthers(shard, b, Epoch{}))
+	require.Equal(t, time.Duration(10), v.leaseOfOthers(shard, NodeID{3}, Epoch{}))
 	v.lease(shard, b, Epoch{Number: 2}, 5)
-	require.Equal(t, time.Duration(7), v.leaseOfOthers(shard, a), "a lease is not shortened")
-	require.Equal(t, time.Duration(never), v.leaseOfOthers(ShardID{2}, a))
+	require.Equal(t, time.Duration(7), v.leaseOfOthers(shard, a, Epoch{}), "a lease is not shortened")
+	require.Equal(t, time.Duration(never), v.leaseOfOthers(ShardID{2}, a, Epoch{}))
 }
 
 // The largest lease ever given is saved before it is given.

@@ -430,7 +430,7 @@ func (s *state) onStage(p *peer, m *stageMsg) {
 		s.sayStaged(h)
 		return
 	}
-	if m.InPlace {
+	if m.InPlace && len(s.waitedFor(l)) == 0 {
 		s.holdStage(h)
 		return
 	}

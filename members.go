@@ -395,7 +395,7 @@ func (s *state) heardFrom(p *peer, from *sender, m message) {
 	if from.Starts > p.Starts || from.Starts == p.Starts && from.Facts > p.Facts {
 		s.setPeer(p, pushNothing, func(e *peerEntry) {
 			e.Starts, e.Facts = from.Starts, from.Facts
-			e.Addr, e.ClientAddr, e.Host, e.Shard = from.Addr, from.ClientAddr, from.Host, from.Shard
+			e.Addr, e.ClientAddr, e.Host, e.Shard, e.Store = from.Addr, from.ClientAddr, from.Host, from.Shard, from.Store
 		})
 	}
 }
@@ -404,7 +404,7 @@ func (s *state) heardFrom(p *peer, from *sender, m message) {
 // tombstone's.
 func (s *state) add(from *sender) *peer {
 	e := peerEntry{ID: from.ID, Key: from.Key, State: present, Version: 1, Starts: from.Starts, Facts: from.Facts,
-		Addr: from.Addr, ClientAddr: from.ClientAddr, Host: from.Host, Shard: from.Shard}
+		Addr: from.Addr, ClientAddr: from.ClientAddr, Host: from.Host, Shard: from.Shard, Store: from.Store}
 	p := s.peers.get(from.ID)
 	if p == nil {
 		p = &peer{peerEntry: e}
@@ -415,6 +415,9 @@ func (s *state) add(from *sender) *peer {
 		s.reassess, s.viewDirty = true, true
 	} else {
 		e.Version = p.Version + 1
+		if p.Key == e.Key && p.peerEntry.newerFacts(&e) {
+			e.takeFacts(&p.peerEntry) // its frame has been on its way for long
+		}
 		s.setPeer(p, pushChange, func(q *peerEntry) { *q = e })
 		p.resetVolatile(s.now)
 	}
@@ -1018,7 +1021,8 @@ func (s *state) wipe(hard bool) {
 	s.unmarkAll(func(SlotMark) bool { return true })
 	s.table.members = map[ShardID]int{}
 	s.forgetVotes()
-	s.change, s.form, s.lead, s.stand, s.knownRecord = nil, formation{}, nil, nil, nil
+	s.change, s.form, s.lead, s.stand, s.knownRecord, s.shardRecord = nil, formation{}, nil, nil, nil, nil
+	s.dropFailover("this node has been reset meanwhile")
 	s.stages, s.gone, s.arrived, s.kept = map[uint64]*heldStage{}, map[Slot]goneSlot{}, nil, SlotSet{}
 	s.back = SlotSet{}
 	for id := range s.used {
@@ -1038,6 +1042,7 @@ func (s *state) wipe(hard bool) {
 	s.makeSelf()
 	s.changeFacts(func(e *peerEntry) {
 		e.Starts, e.Facts, e.Addr, e.ClientAddr, e.Host = facts.Starts, facts.Facts+1, facts.Addr, facts.ClientAddr, facts.Host
+		e.Store = s.newStore() // its data is dropped
 	})
 	s.self.resetVolatile(s.now)
 	s.self.heardAt, s.self.incarnation = s.now, s.cfg.incarnation

@@ -987,6 +987,10 @@ func (j *jobs) compare(in *incoming, d *dataEnd) string {
 // stage is called by the run loop: the core wants to know when the data of a
 // stage is here.
 func (j *jobs) stage(h *heldStage) {
+	if job, position := h.Job, h.Position; h.InPlace {
+		j.n.later(func(s *state, now time.Duration) output { return s.stageHeld(now, job, position) })
+		return
+	}
 	j.mu.Lock()
 	in := j.in[h.Job]
 	if in != nil {

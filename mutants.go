@@ -67,6 +67,20 @@ const (
 	mutResetEarly   // RESET before the new majority is active
 	mutTakeAlive    // an operator's vote for a primary that lives
 
+	// Replicas: D3, D6, D8.
+	mutAnyIncarnation  // the incarnation is left out of who is in sync
+	mutNoInSync        // no in-sync check
+	mutConsentNotFinal // who has consented acknowledges on
+	mutGrowEarly       // the in-sync set grows before it is waited for
+	mutShrinkEarly     // it is not waited for the smaller set to be accepted
+	mutJoinBehind      // a member is proposed before it has caught up
+	mutInheritedShown  // what was inherited counts as acknowledged
+	mutEmptyStands     // a replica without a copy stands
+	mutNoRank          // all members stand at once
+	mutStandAnyBeat    // any heartbeat of the primary keeps members from standing
+	mutOldRecord       // an older record takes the place of a newer one
+	mutAckOld          // a member acknowledges entries older than its promise
+
 	// Failure.
 	mutFailAlone  // one voter's word is enough for FAIL
 	mutLateBlames // a tick that comes late moves no deadline
@@ -84,6 +98,7 @@ var mutantNames = [numMutants]string{
 	"move-no-stage", "move-unopened", "move-below", "thaw-late", "late-slot", "stage-dropped", "move-any-before",
 	"start-bare", "start-saved-votes", "start-other-id", "count-inactive", "no-hand-out", "voters-follow", "forced-ignored",
 	"addr-version", "form-early", "form-merge", "form-no-lease", "form-serves-on", "form-push", "no-cluster-id", "reply-early", "reset-early", "take-alive",
+	"any-incarnation", "no-in-sync", "consent-not-final", "grow-early", "shrink-early", "join-behind", "inherited-shown", "empty-stands", "no-rank", "stand-any-beat", "old-record", "ack-old",
 	"fail-alone", "late-blames",
 }
 

@@ -329,7 +329,7 @@ func (s *state) startOperation(p *slotPart) {
 	}
 	op := &operation{part: p, until: s.now + forwardLimit}
 	s.ops = append(s.ops, op)
-	op.stand = s.newCandidacy(p.from, whyOperator, op)
+	op.stand = s.newCandidacy(p.from, whyOperator, op, Epoch{})
 }
 
 func (s *state) endOperation(op *operation, err *commandError) {
@@ -347,7 +347,7 @@ func (s *state) tookPromises(c *candidacy) {
 	if found := newestRecord(c.grants); found != nil {
 		rec.InSync, rec.Strict = found.InSync, found.Strict
 	}
-	op.recording = &recording{op: op, msg: recordMsg{Sender: s.cfg.incarnation, Record: rec, Kept: r.kept, Opened: r.opened}}
+	op.recording = &recording{op: op, msg: recordMsg{Sender: s.self.Store, Record: rec, Kept: r.kept, Opened: r.opened}}
 	s.sendRecord(op.recording)
 }
 
@@ -569,6 +569,7 @@ func (s *state) takeover(now time.Duration, id uint64) output {
 	e := Epoch{Number: s.nextEpoch(s.self.Shard), Unclean: true, Node: s.id}
 	s.event(Event{Kind: EventUnclean, Node: s.id, From: was, Shard: s.self.Shard, Epoch: e})
 	s.setShard(s.self.Shard, e, pushChange)
+	s.dropFailover("a TAKEOVER came between")
 	s.stand = &candidacy{shard: s.self.Shard, epoch: e, why: whyForce, began: s.now}
 	if !s.majorityHeard() {
 		s.imposeLiving(id)

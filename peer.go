@@ -92,6 +92,7 @@ type peerEntry struct {
 	ClientAddr string // of the front, "" where it has none
 	Host       string // nodes of one label fail together
 	Shard      ShardID
+	Store      uint64 // incarnation of its store
 }
 
 // newerState reports whether e says something newer about membership than o.
@@ -119,7 +120,7 @@ func (e *peerEntry) newerFacts(o *peerEntry) bool {
 
 func (e *peerEntry) takeFacts(o *peerEntry) {
 	e.Starts, e.Facts = o.Starts, o.Facts
-	e.Addr, e.ClientAddr, e.Host, e.Shard = o.Addr, o.ClientAddr, o.Host, o.Shard
+	e.Addr, e.ClientAddr, e.Host, e.Shard, e.Store = o.Addr, o.ClientAddr, o.Host, o.Shard, o.Store
 }
 
 // hash is the entry's part in the digest of the membership.
@@ -201,6 +202,7 @@ type peer struct {
 	given       uint32        // lease given in answer to the claim, milliseconds
 	answered    bool          // the claim has been answered: its lease runs from then
 	leased      bool          // it is a primary that holds its lease
+	log         logPosition   // where its log ends, of its epoch the number alone
 	active      bool          // it votes under the START in force
 	stopped     bool          // its set is about to be replaced
 	differs     int           // heartbeats in a row whose digests differ from ours

@@ -38,14 +38,14 @@ const (
 	planSlice
 )
 
-// plans are those of the types that travel and are saved, whichever node does it:
-// made once, and never changed. A type that is not among them only costs the
-// making of its plan each time.
+// plans are those of the types that the core sends and saves, whichever node does
+// it: made once, and never changed. A type that is not among them, as those that a
+// connection needs once, only costs the making of its plan each time.
 var plans = plansOf(wireTypes())
 
-// wireTypes are the messages, and what stands in handshakes and in cells.
+// wireTypes are the messages, and what stands in the cells of the core.
 func wireTypes() []reflect.Type {
-	types := []reflect.Type{reflect.TypeFor[wireBeat](), reflect.TypeFor[hello](), reflect.TypeFor[keptCell](),
+	types := []reflect.Type{reflect.TypeFor[wireBeat](),
 		reflect.TypeFor[nodeCell](), reflect.TypeFor[peerEntry](), reflect.TypeFor[slotRuns](), reflect.TypeFor[Epoch](),
 		reflect.TypeFor[voterSet](), reflect.TypeFor[voteCell](), reflect.TypeFor[acceptRuns](), reflect.TypeFor[openRuns](),
 		reflect.TypeFor[numberCell](), reflect.TypeFor[ballot](), reflect.TypeFor[startCell](), reflect.TypeFor[startValue]()}

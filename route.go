@@ -340,7 +340,9 @@ func (s *state) unready() string {
 		return "this node has been forgotten by its cluster"
 	case s.cluster.IsZero():
 		return "the cluster has not formed yet: " + s.unformedReason()
-	case s.lead == nil || !s.lead.opened:
+	case s.isReplica(s.self) && !s.holdsCopy:
+		return "this node has not copied its primary's data yet"
+	case !s.isReplica(s.self) && (s.lead == nil || !s.lead.opened):
 		return "this node's shard is not open yet"
 	case !s.newSetActive():
 		return "a majority of the voters does not vote yet"
@@ -400,6 +402,9 @@ func (s *state) assess() {
 	default:
 		s.ripen(l)
 		slots, epoch = l.mine, l.epoch
+		if l.consent != nil {
+			slots, hold = SlotSet{}, slots
+		}
 		for _, g := range l.gives {
 			slots.Subtract(&g.slots)
 			hold.Union(&g.slots)

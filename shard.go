@@ -69,8 +69,9 @@ func (e Epoch) String() string {
 	return fmt.Sprintf("%d%s@%s", e.Number, mark, e.Node.short())
 }
 
-// incarnate is a member of a shard with the incarnation of its store: what a
-// node holds in memory is gone when it starts again, so it is another member.
+// incarnate is a member of a shard with the incarnation of its store: where the
+// data is gone, as that of a store in memory after a start, or is that of another
+// shard, it is another member.
 type incarnate struct {
 	Node        NodeID
 	Incarnation uint64
@@ -94,11 +95,13 @@ func (r *record) newer(o *record) bool {
 	return r.N > o.N
 }
 
-// electable reports whether node may lead the shard. A shard has one member as
-// long as its data is not replicated, so the in-sync set is read as that node
-// under any incarnation.
-func (r *record) electable(node NodeID) bool {
-	return slices.ContainsFunc(r.InSync, func(m incarnate) bool { return m.Node == node })
+// electable reports whether a member holds every acknowledged write, and so may
+// lead the shard.
+func (r *record) electable(m incarnate) bool {
+	if mutated(mutAnyIncarnation) {
+		return slices.ContainsFunc(r.InSync, func(x incarnate) bool { return x.Node == m.Node })
+	}
+	return slices.Contains(r.InSync, m)
 }
 
 // member is a voter: a node and the key of the file that holds its votes.

@@ -61,6 +61,9 @@ func (w *simWorld) scenario(nodes int, duration time.Duration) {
 	if w.chance(0.5) {
 		w.faults = chaos // it has to form in the middle of it
 	}
+	if w.chance(0.7) {
+		w.addReplicas(ns)
+	}
 	if chaos.foreign {
 		w.addForeign()
 	}
@@ -72,6 +75,19 @@ func (w *simWorld) scenario(nodes int, duration time.Duration) {
 	w.run(end)
 	w.calmDown()
 	w.settle(duration)
+}
+
+// addReplicas has nodes without slots follow others, early.
+func (w *simWorld) addReplicas(ns []*simNode) {
+	for _, n := range ns {
+		for range 3 {
+			w.after(w.between(0, 4*w.nt), func() {
+				if n.up && !n.core.ownsSlots() && !n.core.isReplica(n.core.self) {
+					w.replicate(n, w.somePeer(n))
+				}
+			})
+		}
+	}
 }
 
 // addForeign adds two clusters of one node, which take addresses of others when

@@ -57,6 +57,8 @@ type simLedger struct {
 	formed  map[uint64]ClusterID               // FM1: by deployment
 	met     map[simMetKey]bool                 // MB1
 	reached map[string]int                     // rare states, by name
+	entries uint64                             // appended to logs
+	log     map[simEntryKey]uint64             // RP2: which entry is where
 }
 
 type (
@@ -138,6 +140,7 @@ func (l *simLedger) init() {
 	l.started = map[simEpochKey]bool{}
 	l.met = map[simMetKey]bool{}
 	l.reached = map[string]int{}
+	l.log = map[simEntryKey]uint64{}
 }
 
 // reach notes that a rare state has been seen: a campaign that never sees one
@@ -185,7 +188,8 @@ func (w *simWorld) checkAck(n *simNode, op simPending) {
 		op.epoch = c.reignEpoch // it ran before, and the first lease covers it
 	}
 	key := simAckKey{op.move, op.epoch, int32(n.index), w.now}
-	if last, seen := l.lastAck[slot]; seen {
+	last, seen := l.lastAck[slot]
+	if seen {
 		older := key.move < last.move || key.move == last.move && (key.epoch.less(last.epoch) || key.epoch == last.epoch && key.node != last.node)
 		if older {
 			w.fail("OW1", "slot %d: %s acknowledges at move %d epoch %v, after n%d at move %d epoch %v", op.slot, n.name(), key.move, key.epoch, last.node, last.move, last.epoch)
@@ -195,6 +199,7 @@ func (w *simWorld) checkAck(n *simNode, op simPending) {
 	w.checkLease(n)
 	w.checkRestarted(n)
 	w.checkMinority(n)
+	w.noteOvertaken(n, &op, last)
 	w.checkData(n, op)
 }
 
@@ -230,7 +235,7 @@ func (w *simWorld) checkLease(n *simNode) {
 // shard.
 func (s *state) leaseWaitAt(now time.Duration, shard ShardID) time.Duration {
 	d := max(s.cfg.nodeTimeout, time.Duration(s.vote.maxLease)*time.Millisecond)
-	return max(s.vote.leaseOfOthers(shard, NodeID{}), s.vote.startedAt+d, s.vote.activeAt+d) - now
+	return max(s.vote.leaseOfOthers(shard, NodeID{}, Epoch{}), s.vote.startedAt+d, s.vote.activeAt+d) - now
 }
 
 // checkRestarted: OW4, a primary that has restarted has won its shard since.
@@ -574,6 +579,9 @@ func (w *simWorld) checkStep(n *simNode) {
 	if c.savedSeq == c.saveSeq {
 		n.durableEpoch = c.epochHigh
 	}
+	if l := c.lead; l != nil {
+		n.noteForced(l.epoch)
+	}
 	w.checkRise(n)
 	w.checkSlow(n)
 	w.noteOwn(n)
@@ -731,11 +739,23 @@ func (w *simWorld) checkEvent(n *simNode, e Event) {
 		}
 	case EventPrimary:
 		l.reach("elected")
+		if !e.From.IsZero() {
+			l.reach("failed over")
+		}
+		n.followRole()
+		if !e.From.IsZero() {
+			n.wonAt = w.now
+		}
+		w.noteLost(n, w.ack == 0 || l.unclean)
 		n.noteForced(e.Epoch)
 		w.checkWin(n, e)
 	case EventDuplicate:
 		w.checkAlarm(n, e)
 	case EventUnclean:
+		if !e.Epoch.Unclean && !e.Shard.IsZero() {
+			w.checkUnclean(n, e)
+			return
+		}
 		l.unclean = true
 		l.epochs[simEpochKey{c.cluster, e.Shard, e.Epoch}] = true
 	case EventMoved:
@@ -1108,7 +1128,7 @@ func (g *simGroup) mayDecide() bool {
 }
 
 func (g *simGroup) unsettled() string {
-	for _, check := range []func() string{g.disagreement, g.stuck, g.behind, g.unserved} {
+	for _, check := range []func() string{g.disagreement, g.stuck, g.behind, g.unserved, g.apart} {
 		if s := check(); s != "" {
 			return s
 		}
@@ -1177,7 +1197,7 @@ func (g *simGroup) unserved() string {
 	var served SlotSet
 	for _, n := range g.nodes {
 		c := n.core
-		if n.local() >= c.servesUntil() && c.ownsSlots() {
+		if n.local() >= c.servesUntil() && c.ownsSlots() && !g.dead(c.self.Shard) {
 			return fmt.Sprintf("LV1: %s has no lease", n.name())
 		}
 		both := served
@@ -1195,9 +1215,63 @@ func (g *simGroup) unserved() string {
 			continue
 		}
 		shard := first.table.slots.at(slot).shard
+		if g.dead(shard) {
+			continue
+		}
 		if slices.ContainsFunc(g.nodes, func(n *simNode) bool { return n.core.id == owner && n.core.self.Shard == shard }) {
 			return fmt.Sprintf("LV1: slot %d of %s is not served", slot, owner.short())
 		}
 	}
 	return ""
+}
+
+// dead reports whether a strict shard has no member left that holds every
+// acknowledged write: an operator has to say what is to become of it.
+func (g *simGroup) dead(shard ShardID) bool {
+	var newest *record
+	for _, n := range g.nodes {
+		if v := n.core.vote.shards[shard]; v != nil && v.record != nil && (newest == nil || v.record.newer(newest)) {
+			newest = v.record
+		}
+	}
+	return newest != nil && newest.Strict && !slices.ContainsFunc(g.nodes, func(n *simNode) bool {
+		return n.core.self.Shard == shard && newest.electable(n.core.member())
+	})
+}
+
+// apart: LV5, RP4, every replica has what its primary has, but for what is on its
+// way.
+func (g *simGroup) apart() string {
+	for _, n := range g.nodes {
+		c := n.core
+		if !c.isReplica(c.self) || g.dead(c.self.Shard) {
+			continue
+		}
+		i := slices.IndexFunc(g.nodes, func(p *simNode) bool { return p.core.id == c.table.primary(c.self.Shard) })
+		if i < 0 {
+			continue // forgotten, and it has nothing to serve
+		}
+		p := g.nodes[i]
+		if at, ok := p.replica.log.past.shared(p.replica.log.end, n.replica.log.past, n.replica.log.end); !ok || at != n.replica.log.end || at+100 < p.replica.log.end {
+			return fmt.Sprintf("LV5: %s is not where its primary %s is: %v of %v", n.name(), p.name(), n.replica.log.position(), p.replica.log.position())
+		}
+		if l := p.core.lead; l != nil && l.opened && !slices.Contains(l.inSync, c.member()) {
+			return fmt.Sprintf("LV5: %s is not in sync with %s", n.name(), p.name())
+		}
+		for slot, v := range n.store.values {
+			if have := p.store.values[slot]; !descends(have, v) {
+				return fmt.Sprintf("RP4: %s has %v of slot %d, its primary %s has %v", n.name(), v.short(), slot, p.name(), have.short())
+			}
+		}
+	}
+	return ""
+}
+
+// checkUnclean: RP1, a shard is opened by a member that was not in sync only if it
+// is not strict; what may be lost is said.
+func (w *simWorld) checkUnclean(n *simNode, e Event) {
+	w.ledger.reach("nobody in sync left")
+	if w.ack > 0 {
+		w.fail("RP1", "%s opens %s, which is strict, and was not in sync", n.name(), e.Shard.short())
+	}
 }

@@ -52,6 +52,8 @@ type simPending struct {
 	resets   int       // of the slot, then
 	unformed bool
 	may      bool
+	offset   uint64 // of the log, that every member must have first
+	until    time.Duration
 }
 
 // hotSlots are those that clients use; in the others hand-overs in place find
@@ -88,15 +90,16 @@ func (w *simWorld) clientOp(n *simNode) {
 	op := simPending{id: n.nextCmd, slot: slot, reign: c.serve.reign, move: c.table.slots.at(slot).move, epoch: c.reignEpoch,
 		unformed: c.cluster.IsZero(),
 		inv:      w.ledger.committed[key], resets: w.ledger.resets[key]}
-	if w.chance(0.4) {
+	if w.chance(0.4) && n.mayWrite() {
 		prev := n.store.values[slot]
 		v := &simWrite{n: 1, node: int32(n.index), prev: prev}
 		if prev != nil {
 			v.n = prev.n + 1
 		}
-		n.store.values[slot] = v
+		n.log(simEntry{kind: simPut, slot: slot, value: v})
 	}
 	op.value = n.store.values[slot]
+	op.offset, op.until = n.seen(slot), w.now+2*w.nt
 	op.may = c.mayReply(op.reign, now)
 	n.pending = append(n.pending, op)
 	d := w.between(0, w.faults.replyBy)
@@ -116,6 +119,13 @@ func (w *simWorld) clientReply(n *simNode, op simPending) {
 	may := n.core.mayReply(op.reign, n.local())
 	if mutated(mutReplyLease) {
 		may = op.may && n.core.serve.reign == op.reign
+	}
+	if may && w.ack > 0 && !op.unformed && n.replica.log.committed() < op.offset {
+		if w.now < op.until { // nobody hears of it before the others have it
+			n.pending = append(n.pending, op)
+			w.schedule(simEvent{at: w.now + w.between(time.Millisecond, 4*time.Millisecond), kind: simReply, node: int32(n.index), run: n.run, op: op})
+		}
+		return
 	}
 	if may {
 		w.checkAck(n, op)
@@ -152,6 +162,8 @@ func (n *simNode) tell(what any) {
 		})
 	case stageEndTell:
 		n.dropStage(t.job)
+	case pauseTell:
+		n.pause(t)
 	case adoptTell:
 		n.adopt(t.slots)
 	case dropTell:
@@ -165,10 +177,10 @@ func (n *simNode) tell(what any) {
 func (n *simNode) storeEvent(e Event) {
 	switch e.Kind {
 	case EventReset:
-		n.store = newSimStore()
+		n.wipeStore()
 	case EventJoined:
 		if !n.core.ownsSlots() {
-			n.store = newSimStore()
+			n.wipeStore()
 		}
 	}
 }
@@ -200,20 +212,18 @@ func (n *simNode) takeStage(h *heldStage) {
 	h.Slots.each(func(slot Slot, move uint64) {
 		k := simSlotMove{slot, move}
 		have := n.store.staged[k]
-		if have.epoch.less(h.Epoch) || have.epoch == h.Epoch && have.position < h.Position {
-			n.store.staged[k] = simStaged{data[slot], h.Epoch, h.Position, h.Job}
+		if !h.InPlace && (have.epoch.less(h.Epoch) || have.epoch == h.Epoch && have.position < h.Position) {
+			n.log(simEntry{kind: simStage, slot: slot, move: move, staged: simStaged{data[slot], h.Epoch, h.Position, h.Job}})
 		}
 	})
-	n.do(func(s *state, now time.Duration) output { return s.stageHeld(now, h.Job, h.Position) })
+	n.onceCommitted(n.replica.log.end, func() {
+		n.do(func(s *state, now time.Duration) output { return s.stageHeld(now, h.Job, h.Position) })
+	})
 }
 
 // dropStage drops the data of a stage that is not needed any more.
 func (n *simNode) dropStage(job uint64) {
-	for k, s := range n.store.staged {
-		if s.job == job {
-			delete(n.store.staged, k)
-		}
-	}
+	n.log(simEntry{kind: simUnstage, job: job})
 }
 
 // adopt makes the staged data of slots live.
@@ -223,21 +233,19 @@ func (n *simNode) adopt(slots moveRuns) {
 		if owned && was >= move {
 			return
 		}
+		e := simEntry{kind: simOwn, slot: slot, move: move, value: n.store.values[slot]}
 		if v, ok := n.store.staged[simSlotMove{slot, move}]; ok {
-			n.store.values[slot] = v.value
+			e.value = v.value
 		} else if !owned || was+2 != move || !n.w.ledger.ownerAt(n, slot, was+1).IsZero() {
-			delete(n.store.values, slot) // what another shard has served since is not here
+			e.value = nil // what another shard has served since is not here
 		}
-		n.store.moves[slot] = move
+		n.log(e)
 	})
 }
 
 // reconcile adopts, after a start, what the table says is this node's.
 func (n *simNode) reconcile() {
-	if n.store.values == nil {
-		n.store = newSimStore()
-	}
-	if n.core == nil || n.core.cluster.IsZero() {
+	if n.core == nil || n.core.cluster.IsZero() || n.core.isReplica(n.core.self) {
 		return
 	}
 	var slots moveRuns
@@ -252,7 +260,7 @@ func (n *simNode) reconcile() {
 func (n *simNode) formedStore() {
 	own := n.core.table.slotsOf(n.core.self.Shard)
 	for slot := range own.All() {
-		n.store.moves[slot] = n.core.table.slots.at(slot).move
+		n.log(simEntry{kind: simOwn, slot: slot, move: n.core.table.slots.at(slot).move, value: n.store.values[slot]})
 	}
 }
 
@@ -260,7 +268,7 @@ func (n *simNode) formedStore() {
 func (n *simNode) drop(slots moveRuns) {
 	slots.each(func(slot Slot, move uint64) {
 		if n.store.moves[slot] < move {
-			delete(n.store.values, slot)
+			n.log(simEntry{kind: simDrop, slot: slot})
 		}
 	})
 }
@@ -379,6 +387,8 @@ func (w *simWorld) drawFaults() {
 	if w.chance(0.7) {
 		f.moves = []time.Duration{w.nt / 10, w.nt}[w.r.IntN(2)]
 	}
+	f.backlog = []int{8, 100, 2000}[w.r.IntN(3)]
+	w.ack, w.volatile = w.r.IntN(2), w.chance(0.5)
 	f.newAddress, f.foreign, f.lateTicks = w.chance(0.3), w.chance(0.3), w.chance(0.3)
 	f.replyBy = []time.Duration{time.Millisecond, 50 * time.Millisecond}[w.r.IntN(2)]
 	if w.chance(0.4) {
@@ -551,9 +561,34 @@ func (w *simWorld) someCommand() {
 		w.forgetAndMend(n)
 	case w.chance(0.1):
 		w.forgetAndMeet(n)
+	case w.chance(0.2):
+		w.failOver(n)
+	case w.chance(0.1):
+		w.replicate(n, w.somePeer(n))
 	default:
 		w.command(n, w.r.IntN(20), w.someSlots())
 	}
+}
+
+// failOver hands a shard over to a replica.
+func (w *simWorld) failOver(n *simNode) {
+	for _, i := range w.r.Perm(len(w.nodes)) {
+		if o := w.nodes[i]; o.up && o.core.isReplica(o.core.self) {
+			n = o
+		}
+	}
+	mode := FailoverPlain
+	if w.chance(0.3) {
+		mode = FailoverForce
+	}
+	w.logf("%s: FAILOVER %d", n.name(), mode)
+	n.command(func(s *state, now time.Duration, cmd uint64) output { return s.failoverTo(now, cmd, mode) }, w.logged(n, "FAILOVER"))
+}
+
+func (w *simWorld) replicate(n *simNode, id NodeID) {
+	w.logf("%s: REPLICATE %s", n.name(), id.short())
+	keys := len(n.store.values) > 0
+	n.command(func(s *state, now time.Duration, cmd uint64) output { return s.replicate(now, cmd, id, keys) }, w.logged(n, "REPLICATE"))
 }
 
 // mend gives slots of a primary that has failed to another, as an operator does

@@ -114,6 +114,8 @@ type simFaults struct {
 	opsEvery     time.Duration // per node
 	replyBy      time.Duration // a reply takes up to that long
 	slowReply    float64       // share of replies that take much longer
+	backlog      int           // entries of a log that are kept
+	replicas     float64       // share of the nodes without slots that become replicas
 }
 
 type simNode struct {
@@ -141,6 +143,7 @@ type simNode struct {
 	sent     simSent
 
 	store   simStore
+	replica simReplica
 	pending []simPending // ran and not replied
 	replies map[uint64]func(*commandError)
 	nextCmd uint64
@@ -153,6 +156,7 @@ type simNode struct {
 	knownShards          map[ShardID]Epoch
 	isolatedAt           time.Duration
 	isolatedIn           voterVersion
+	wonAt                time.Duration // when it has opened its shard last
 	forcedAt             time.Duration // when it has won by force
 	forcedIn             Epoch
 	heard                map[NodeID]time.Duration
@@ -219,6 +223,8 @@ type simWorld struct {
 	cuts      map[[2]*simNode]bool
 	maxVoters int
 	freezeFor time.Duration // that a freeze takes at least
+	ack       int           // AckReplicas of every node
+	volatile  bool          // stores are gone with their process
 	tap       func(n *simNode, what any)
 	onSend    func(n *simNode, m message)
 }
@@ -329,7 +335,9 @@ func (n *simNode) boot(addr string) {
 	w.at[addr] = n
 	seed := w.r.Uint64()
 	r := rand.New(rand.NewPCG(seed, uint64(n.index)))
+	n.bootReplica()
 	core, err := newState(coreConfig{nodeTimeout: w.nt, maxVoters: w.maxVoters, incarnation: r.Uint64() | 1, host: n.host,
+		store: n.replica.inc, holdsCopy: n.replica.copy, ackReplicas: w.ack,
 		addr: addr, form: n.form, alone: n.alone, random: r.Uint64}, cells)
 	if err != nil {
 		w.fail("PS1", "%s does not load: %v", n.name(), err)
@@ -404,6 +412,7 @@ func (n *simNode) do(step func(s *state, now time.Duration) output) {
 	if !n.up {
 		return
 	}
+	n.core.logAt = n.replica.log.position()
 	n.handle(step(n.core, n.local()))
 }
 
@@ -450,6 +459,7 @@ func (n *simNode) handle(out output) {
 		}
 	}
 	w.checkStep(n)
+	n.followRole()
 	for _, t := range tells {
 		if t.after > core.savedSeq {
 			n.toldHeld = append(n.toldHeld, t)
@@ -488,6 +498,7 @@ func (n *simNode) savedOne() {
 	if !n.up {
 		return
 	}
+	n.say()
 	core := n.core
 	held := n.held
 	n.held = nil

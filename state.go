@@ -111,6 +111,9 @@ type coreConfig struct {
 	nodeTimeout time.Duration
 	maxVoters   int // odd
 	incarnation uint64
+	store       uint64 // incarnation of the store; 0: that of the process, for what it holds does not outlive it
+	holdsCopy   bool   // the store holds all data of this node's shard, as of some moment
+	ackReplicas int    // members besides this node that must have a write before it is acknowledged
 	host        string // label; nodes of one label fail together
 	addr        string // of the bus
 	clientAddr  string
@@ -182,7 +185,15 @@ type state struct {
 	epochHigh   uint64             // highest number of all. Saved
 	promise     Epoch              // of this member to a primary of its shard. Saved
 	knownRecord *record            // newest of this shard that names this node
-	primary     time.Duration      // last heartbeat of this shard's leased primary
+	shardRecord *record            // newest of this shard that is known at all
+	failing     *failover          // a failover to this node that an operator has asked for
+	logAt       logPosition        // where this node's log ends, as the driver last said
+	holdsCopy   bool               // the store holds all data of the shard, as of some moment
+	followed    SlotSet            // slots of which this node has followed its primary's log, and not led since
+	role        logRole
+	hadReplicas map[ShardID]bool
+	nextReplica time.Duration
+	primary     time.Duration // last heartbeat of this shard's leased primary
 	bumps       []bump
 	stages      map[uint64]*heldStage // by job
 	arrived     moveRuns              // slots that have come in this step
@@ -237,19 +248,24 @@ type meeting struct {
 // The first step is boot.
 func newState(cfg coreConfig, saved []cell) (*state, error) {
 	s := &state{
-		cfg:       cfg,
-		meetings:  map[uint64]*meeting{},
-		shardless: map[ShardID]time.Duration{},
-		claims:    map[numberClaim]map[NodeID]struct{}{},
-		used:      map[ShardID]uint64{},
-		heard:     map[ShardID]uint64{},
-		stages:    map[uint64]*heldStage{},
-		gone:      map[Slot]goneSlot{},
-		marks:     map[Slot]SlotMark{},
-		forwards:  map[uint64]*forwarding{},
-		forwarded: map[forwardKey]*slotPart{},
-		dirty:     map[cellKey]struct{}{},
-		table:     newTable(0),
+		cfg:         cfg,
+		meetings:    map[uint64]*meeting{},
+		shardless:   map[ShardID]time.Duration{},
+		hadReplicas: map[ShardID]bool{},
+		claims:      map[numberClaim]map[NodeID]struct{}{},
+		used:        map[ShardID]uint64{},
+		heard:       map[ShardID]uint64{},
+		stages:      map[uint64]*heldStage{},
+		gone:        map[Slot]goneSlot{},
+		marks:       map[Slot]SlotMark{},
+		forwards:    map[uint64]*forwarding{},
+		forwarded:   map[forwardKey]*slotPart{},
+		dirty:       map[cellKey]struct{}{},
+		table:       newTable(0),
+		holdsCopy:   cfg.holdsCopy,
+	}
+	if s.cfg.store == 0 {
+		s.cfg.store = cfg.incarnation
 	}
 	s.peers = newPeerSet(&s.table, 0)
 	s.vote.init()
@@ -307,6 +323,7 @@ func (s *state) boot(now time.Duration) output {
 	s.changeFacts(func(e *peerEntry) {
 		e.Starts = s.starts
 		e.Addr, e.ClientAddr, e.Host = s.cfg.addr, s.cfg.clientAddr, s.cfg.host
+		e.Store = s.cfg.store
 	})
 	s.mark(cellKey{kind: cellNode})
 	s.vote.startedAt, s.vote.activeAt = s.now, never // the wait after a start covers both
@@ -318,6 +335,9 @@ func (s *state) boot(now time.Duration) output {
 		p.nextBeat = s.now + s.jitter(s.beatPeriod(p))
 	}
 	s.self.heardAt = s.now
+	if s.table.primary(s.self.Shard) != s.id {
+		s.followed.AddRange(SlotRange{0, NumSlots - 1})
+	}
 	if s.cfg.alone && s.cluster.IsZero() && s.table.unassigned == NumSlots && len(s.peers.ordered) == 1 {
 		s.assignAll()
 	}
@@ -365,6 +385,7 @@ func (s *state) end() output {
 		s.push()
 		s.saveDirty()
 		s.assess()
+		s.assessLog()
 		after := s.unsaved()
 		for ; sends < len(s.out.sends); sends++ {
 			m := &s.out.sends[sends]
@@ -512,6 +533,8 @@ func (s *state) tick(now time.Duration) output {
 		s.votersTick()
 		s.electionTick()
 		s.leadTick()
+		s.failoverTick()
+		s.replicaTick()
 		s.forcedTick()
 	}
 	s.changeTick()
@@ -595,6 +618,12 @@ func (s *state) dispatch(p *peer, from *sender, m message) {
 		s.onGetRecords(p, m)
 	case *recordsMsg:
 		s.onRecords(p, m)
+	case *inSyncMsg:
+		s.onInSync(p, m)
+	case *failoverMsg:
+		s.onFailover(p, m)
+	case *consentMsg:
+		s.onConsent(p, m)
 	}
 }
 
@@ -604,7 +633,7 @@ func (s *state) dispatch(p *peer, from *sender, m message) {
 func (s *state) sayWho() {
 	e := &s.self.peerEntry
 	who := sender{ID: s.id, Key: s.key, Cluster: s.cluster, Incarnation: s.cfg.incarnation,
-		Starts: e.Starts, Facts: e.Facts, Addr: e.Addr, ClientAddr: e.ClientAddr, Host: e.Host, Shard: e.Shard,
+		Starts: e.Starts, Facts: e.Facts, Addr: e.Addr, ClientAddr: e.ClientAddr, Host: e.Host, Shard: e.Shard, Store: e.Store,
 		Timeout: milliseconds(s.cfg.nodeTimeout)}
 	if s.who == nil || *s.who != who {
 		s.who = &who

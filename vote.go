@@ -71,13 +71,15 @@ func (v *voterState) lease(id ShardID, node NodeID, epoch Epoch, until time.Dura
 }
 
 // leaseOfOthers is when the last lease of a shard ends that was given to
-// another node than c.
-func (v *voterState) leaseOfOthers(id ShardID, c NodeID) time.Duration {
+// another node than c; those that the node of a consent was given up to that epoch
+// left out.
+func (v *voterState) leaseOfOthers(id ShardID, c NodeID, consent Epoch) time.Duration {
 	end := time.Duration(never)
 	for node, l := range v.leases[id] {
-		if node != c {
-			end = max(end, l.until)
+		if node == c || node == consent.Node && !consent.less(l.epoch) {
+			continue
 		}
+		end = max(end, l.until)
 	}
 	return end
 }
@@ -133,11 +135,11 @@ func (s *state) onVote(p *peer, m *voteMsg) {
 		return
 	}
 	s.learnRecord(p, m)
-	if m.Why != whyOperator && !s.electable(m.Shard, v, p.ID) {
-		s.refuse(p, m, refuseInSync, s.cfg.nodeTimeout/5)
+	if wait := s.inSyncWait(v, p, m); wait > 0 {
+		s.refuse(p, m, refuseInSync, wait)
 		return
 	}
-	if m.Why == whyOperator && !m.Shard.IsZero() && !s.shardFailed(m.Shard) && !mutated(mutTakeAlive) {
+	if m.Why == whyOperator && !m.Shard.IsZero() && !s.shardLost(m.Shard) && !mutated(mutTakeAlive) {
 		s.refuse(p, m, refuseLives, s.cfg.nodeTimeout/10)
 		return
 	}
@@ -173,19 +175,52 @@ func (s *state) learnRecord(p *peer, m *voteMsg) {
 	}
 }
 
-// electable is rule D3b. A voter that holds no record of the shard grants only
-// to the node that its table names as the primary.
-func (s *state) electable(id ShardID, v *voterShard, c NodeID) bool {
-	if v.record == nil {
-		return s.table.primary(id) == c
+// inSyncWait is rule D3b: the candidate holds every acknowledged write. It returns
+// 0 if so, or else after how long to ask again. A voter that holds no record of
+// the shard grants only to the node that its table names as the primary. Where
+// nobody of the record is left anybody may stand, unclean, but not in a strict
+// shard; and an operator may say that a node takes over whatever it holds.
+func (s *state) inSyncWait(v *voterShard, p *peer, m *voteMsg) time.Duration {
+	again := s.cfg.nodeTimeout / 5
+	switch {
+	case m.Why == whyOperator || m.Epoch.Unclean || mutated(mutNoInSync):
+		return 0
+	case v.record == nil && s.table.primary(m.Shard) == p.ID:
+		return 0
+	case v.record == nil:
+		return again
+	case v.record.electable(incarnate{p.ID, m.Incarnation}):
+		return 0
+	case m.Why != whyUnclean || v.record.Strict:
+		return again
+	default:
+		return s.lastOfInSync(v.record)
 	}
-	return v.record.electable(c)
+}
+
+// lastOfInSync is for how long a member of a record's in-sync set may still come
+// back, as far as this voter knows: one NodeTimeout after it has heard the last of
+// them, and after its own start.
+func (s *state) lastOfInSync(r *record) time.Duration {
+	if s.noCompany() {
+		return 0
+	}
+	end := s.vote.startedAt
+	for _, m := range r.InSync {
+		if p := s.peers.get(m.Node); p != nil && p.Store == m.Incarnation {
+			end = max(end, p.heardAt)
+			if p == s.self {
+				end = s.now
+			}
+		}
+	}
+	return end + s.cfg.nodeTimeout - s.now
 }
 
 // voteWait is rule D3c: for how long somebody else may hold a lease of this
 // voter, or of one that has left the set or has lost its memory.
 func (s *state) voteWait(m *voteMsg, c NodeID) time.Duration {
-	if m.Shard.IsZero() || m.Why == whyForce || s.onlyNode() || mutated(mutNoLeaseWait) {
+	if m.Shard.IsZero() || m.Why == whyForce || s.noCompany() || mutated(mutNoLeaseWait) {
 		return 0
 	}
 	if s.vote.shard(m.Shard).record == nil && m.Voters.Forced == 0 {
@@ -194,7 +229,12 @@ func (s *state) voteWait(m *voteMsg, c NodeID) time.Duration {
 		return 0
 	}
 	d := max(s.cfg.nodeTimeout, time.Duration(s.vote.maxLease)*time.Millisecond)
-	end := s.vote.leaseOfOthers(m.Shard, c)
+	if m.Why == whyConsent {
+		// Its primary acknowledges nothing more: what it has been leased does not
+		// count, nor may anybody else have been since it was.
+		return s.vote.leaseOfOthers(m.Shard, c, m.Consent) - s.now
+	}
+	end := s.vote.leaseOfOthers(m.Shard, c, Epoch{})
 	if !mutated(mutNoStartWait) {
 		end = max(end, s.vote.startedAt+d)
 	}
@@ -208,6 +248,10 @@ func (s *state) voteWait(m *voteMsg, c NodeID) time.Duration {
 func (s *state) onlyNode() bool {
 	return !slices.ContainsFunc(s.peers.ordered, func(p *peer) bool { return p != s.self && p.State != forgotten })
 }
+
+// noCompany reports whether this node knows of no other, not even of one that has
+// been forgotten: such a one may hold a lease yet.
+func (s *state) noCompany() bool { return len(s.peers.ordered) == 1 }
 
 // grantFor is a grant: with the record, and for each named slot what this voter
 // has accepted and opened.
@@ -250,7 +294,7 @@ func (s *state) onRecord(p *peer, m *recordMsg) {
 	case r.Epoch.less(v.promised):
 		s.post(p, &refuseMsg{Voters: m.Voters, Shard: r.Shard, Epoch: r.Epoch, Why: refusePromised, Promised: v.promised})
 		return
-	case v.record != nil && v.record.newer(r):
+	case v.record != nil && v.record.newer(r) && !mutated(mutOldRecord):
 		s.post(p, &refuseMsg{Voters: m.Voters, Shard: r.Shard, Epoch: r.Epoch, Why: refuseBehind, Promised: v.promised, Records: []record{*v.record}})
 		return
 	}

@@ -1,0 +1,456 @@
+package slotmesh
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// A shard has a primary and, if it has more members, replicas: the other nodes
+// that name it as theirs. They follow the primary's log (shardlog.go); the entries
+// go from driver to driver. What the core decides is who has to have them:
+//
+//	in sync   members that hold every acknowledged write. The voters keep them in
+//	          the shard's record, and elect nobody else
+//	waited    whom the primary waits for before it acknowledges: the members of the
+//	for       last accepted record, and of every one that it has proposed since
+//
+// The set of those that are waited for grows before the record does, and shrinks
+// after it, so that at any moment whoever may be elected has it all.
+
+// logRole is what this node does with its shard's log. The driver follows it
+// before it does anything else that a step asks for.
+type logRole struct {
+	version uint64 // raised at each change
+	shard   ShardID
+	lead    Epoch       // under which it appends, and takes nothing from others; zero: it does not
+	primary NodeID      // whom it follows; zero: nobody
+	waits   []incarnate // leading: the members that are waited for
+	peers   int         // leading: how many of them count for AckReplicas
+}
+
+// joiner is a member that the primary waits for already, so that it can become
+// one of those in sync.
+type joiner struct {
+	incarnate
+	caughtUp bool // it has everything that was acknowledged before it was waited for
+}
+
+// member is this node as a member of its shard.
+func (s *state) member() incarnate { return incarnate{s.id, s.self.Store} }
+
+// strict reports whether this node's shard acknowledges a write only when others
+// have it, too.
+func (s *state) strict() bool { return s.cfg.ackReplicas > 0 }
+
+// assessLog works out what this node does with its shard's log.
+func (s *state) assessLog() {
+	r := logRole{shard: s.self.Shard}
+	switch primary := s.table.primary(r.shard); {
+	case s.lead != nil:
+		r.lead, r.waits, r.peers = s.lead.epoch, s.waitedFor(s.lead), len(s.lead.inSync)-1
+	case primary != s.id && s.mayFollow(primary):
+		r.primary = primary
+	}
+	was := &s.role
+	if r.shard == was.shard && r.lead == was.lead && r.primary == was.primary && r.peers == was.peers && slices.Equal(r.waits, was.waits) {
+		return
+	}
+	r.version = was.version + 1
+	*was = r
+}
+
+func (s *state) mayFollow(primary NodeID) bool {
+	p := s.peers.get(primary)
+	return !s.cluster.IsZero() && s.self.State != forgotten && p != nil && p.State != forgotten && p.Shard == s.self.Shard
+}
+
+// waitedFor is the members that a write waits for, without this node, in order.
+func (s *state) waitedFor(l *leadership) []incarnate {
+	var ms []incarnate
+	add := func(m incarnate) {
+		if m.Node != s.id && !slices.Contains(ms, m) {
+			ms = append(ms, m)
+		}
+	}
+	for _, m := range l.inSync {
+		add(m)
+	}
+	if r := l.recording; r != nil && !mutated(mutGrowEarly) {
+		for _, m := range r.msg.Record.InSync {
+			add(m)
+		}
+	}
+	if mutated(mutShrinkEarly) && l.recording != nil {
+		ms = nil
+		for _, m := range l.recording.msg.Record.InSync {
+			add(m)
+		}
+	}
+	if !mutated(mutGrowEarly) {
+		for _, j := range l.joining {
+			add(j.incarnate)
+		}
+	}
+	slices.SortFunc(ms, func(a, b incarnate) int {
+		return cmp.Or(a.Node.compare(b.Node), cmp.Compare(a.Incarnation, b.Incarnation))
+	})
+	return ms
+}
+
+// firstInSync is with whom a winner opens: who was in sync and is heard now. The
+// primary that it replaces is not: what it has acknowledged to nobody is to go
+// first.
+func (s *state) firstInSync(c *candidacy, rec *record) []incarnate {
+	set := []incarnate{s.member()}
+	if rec == nil || !rec.electable(s.member()) {
+		return set
+	}
+	for _, m := range rec.InSync {
+		if m.Node != s.id && m.Node != rec.Epoch.Node && !s.memberLost(m) {
+			set = append(set, m)
+		}
+	}
+	return set
+}
+
+// lostMembers says who may have had more than a winner that was not in sync.
+func (s *state) lostMembers(c *candidacy, rec *record) string {
+	if c.epoch.Unclean || rec.electable(s.member()) {
+		return ""
+	}
+	return "no member that was in sync is left: acknowledged writes may be lost"
+}
+
+// memberLost reports whether a member is not to be waited for any more.
+func (s *state) memberLost(m incarnate) bool {
+	p := s.peers.get(m.Node)
+	return p == nil || p.State == forgotten || p.Shard != s.self.Shard || p.Store != m.Incarnation ||
+		s.now-p.heardAt >= s.cfg.nodeTimeout/2
+}
+
+// inSyncTick proposes the next in-sync set where it is not what it should be: one
+// proposal at a time.
+func (s *state) inSyncTick(l *leadership) {
+	l.joining = slices.DeleteFunc(l.joining, func(j joiner) bool { return s.memberLost(j.incarnate) })
+	if l.recording != nil || !l.claims() {
+		return
+	}
+	set := slices.DeleteFunc(slices.Clone(l.inSync), func(m incarnate) bool { return m.Node != s.id && s.memberLost(m) })
+	for _, j := range l.joining {
+		if (j.caughtUp || mutated(mutJoinBehind)) && s.heardLately(j.Node) {
+			set = append(slices.DeleteFunc(set, func(m incarnate) bool { return m.Node == j.Node }), j.incarnate)
+		}
+	}
+	if slices.Equal(set, l.inSync) {
+		return
+	}
+	s.sortInSync(set)
+	l.recording = &recording{msg: recordMsg{Sender: s.self.Store,
+		Record: record{Shard: s.self.Shard, Epoch: l.epoch, N: l.n + 1, InSync: set, Strict: s.strict()}}}
+	l.joining = slices.DeleteFunc(l.joining, func(j joiner) bool { return slices.Contains(set, j.incarnate) })
+	s.sendRecord(l.recording)
+}
+
+func (s *state) heardLately(id NodeID) bool {
+	p := s.peers.get(id)
+	return p != nil && s.now-p.heardAt < s.cfg.nodeTimeout/4
+}
+
+// sortInSync puts this node first and the rest in order.
+func (s *state) sortInSync(set []incarnate) {
+	slices.SortFunc(set, func(a, b incarnate) int {
+		if a.Node == s.id || b.Node == s.id {
+			return order(a.Node == s.id && b.Node != s.id)
+		}
+		return a.Node.compare(b.Node)
+	})
+}
+
+// nearlyInSync says that a replica has nearly all of the log. If it is not in sync
+// yet the primary begins to wait for it.
+func (s *state) nearlyInSync(now time.Duration, m incarnate) output {
+	s.begin(now)
+	if l := s.lead; l != nil && l.claims() && !s.memberLost(m) && s.heardLately(m.Node) && !slices.Contains(s.waitedFor(l), m) {
+		l.joining = slices.DeleteFunc(l.joining, func(j joiner) bool { return j.Node == m.Node })
+		l.joining = append(l.joining, joiner{incarnate: m})
+	}
+	return s.end()
+}
+
+// hasCaughtUp says that a member, which is waited for under an epoch, has all that
+// was acknowledged before it was.
+func (s *state) hasCaughtUp(now time.Duration, e Epoch, m incarnate) output {
+	s.begin(now)
+	if l := s.lead; l != nil && l.epoch == e {
+		for i := range l.joining {
+			if l.joining[i].incarnate == m {
+				l.joining[i].caughtUp = true
+			}
+		}
+		s.inSyncTick(l)
+	}
+	return s.end()
+}
+
+// tellMembers shows the members of the shard the record that names them.
+func (s *state) tellMembers(r *record) {
+	for _, p := range s.peers.ordered {
+		if p != s.self && p.Shard == s.self.Shard && p.State != forgotten {
+			s.post(p, &inSyncMsg{*r})
+		}
+	}
+}
+
+func (s *state) onInSync(p *peer, m *inSyncMsg) {
+	if r := m.Record; r.Epoch.Node == p.ID && p.Shard == s.self.Shard && r.Shard == p.Shard && s.believableEpoch(p, r.Epoch) {
+		s.knowRecord(&r)
+	}
+}
+
+// takes reports whether this node may take entries of its shard's log that were
+// appended in an epoch, and promises to take nothing older from then on. What it
+// acknowledges waits for the save.
+func (s *state) takes(now time.Duration, shard ShardID, e Epoch) (output, bool) {
+	s.begin(now)
+	ok := s.lead == nil && shard == s.self.Shard && (!e.less(s.promise) || mutated(mutAckOld))
+	if ok && s.promise.less(e) {
+		s.promise = e
+		s.mark(cellKey{kind: cellNode})
+		if c := s.stand; c != nil && c.op == nil && c.epoch.less(e) {
+			s.withdraw()
+		}
+	}
+	return s.end(), ok
+}
+
+// storeIs says that this node's store is another one now, whole or not: what it
+// held before does not count any more.
+func (s *state) storeIs(now time.Duration, incarnation uint64, holdsCopy bool) output {
+	s.begin(now)
+	s.holdsCopy = holdsCopy
+	s.changeFacts(func(e *peerEntry) { e.Store = incarnation })
+	s.knownRecord = nil
+	return s.end()
+}
+
+// newStore is a fresh incarnation: what the store holds is not what its node has
+// acknowledged any more.
+func (s *state) newStore() uint64 { return s.cfg.random() | 1 }
+
+// ---- roles
+
+// replicate makes this node a replica of another one. keys says whether its store
+// holds any.
+func (s *state) replicate(now time.Duration, id uint64, node NodeID, keys bool) output {
+	s.begin(now)
+	s.onceDecided(id, func() {
+		p := s.peers.get(node)
+		switch {
+		case s.self.State == forgotten:
+			s.reply(id, hasBeenForgotten())
+		case p == nil || p.State == forgotten:
+			s.reply(id, invalid("Unknown node %s", node))
+		case p == s.self:
+			s.reply(id, invalid("Can't replicate myself"))
+		case s.followsAnother(p):
+			s.reply(id, invalid("I can only replicate a master, not a replica."))
+		case s.ownsSlots(), keys && s.table.primary(s.self.Shard) == s.id && p.Shard != s.self.Shard:
+			s.reply(id, invalid("To set a master the node must be empty and without assigned slots."))
+		case p.Shard == s.self.Shard:
+			s.replyOncePushed(id)
+		case s.awaitsSlots() || s.leave != nil:
+			s.reply(id, tryAgain("slots are on their way to this node, or it is leaving"))
+		default:
+			s.becomeReplica(p.Shard)
+			s.replyOncePushed(id)
+		}
+	})
+	return s.end()
+}
+
+// becomeReplica makes this node a member of another shard. What its store holds is
+// not that shard's, so that it is another member there than it ever was.
+func (s *state) becomeReplica(shard ShardID) {
+	s.leaveShard()
+	s.changeFacts(func(e *peerEntry) { e.Shard, e.Store = shard, s.newStore() })
+	s.event(Event{Kind: EventReplica, Node: s.id, Shard: shard, From: s.table.primary(shard)})
+}
+
+// leaveShard ends what this node is in its shard, which another is to follow.
+func (s *state) leaveShard() {
+	if s.lead != nil {
+		s.stepDown()
+	}
+	s.unmarkAll(func(SlotMark) bool { return true })
+	s.dropFailover("this node is of another shard now")
+	s.stand, s.knownRecord, s.shardRecord = nil, nil, nil
+	s.holdsCopy = false
+	s.followed.AddRange(SlotRange{0, NumSlots - 1})
+	s.promise = Epoch{}
+	s.primary = s.now
+	s.stages, s.gone = map[uint64]*heldStage{}, map[Slot]goneSlot{}
+	s.mark(cellKey{kind: cellNode})
+	s.reassess, s.viewDirty = true, true
+}
+
+// followTheGone is for a replica of a shard without slots whose primary has left
+// it: it goes where its primary has gone, or, if that is nowhere, leads a shard of
+// its own.
+func (s *state) followTheGone() bool {
+	if s.table.owned[s.self.Shard] > 0 {
+		return false // there is data: it stands for it
+	}
+	p := s.peers.get(s.table.primary(s.self.Shard))
+	switch {
+	case p != nil && p.State != forgotten && p.Shard == s.self.Shard:
+		return false
+	case p != nil && p.State != forgotten && s.table.shards[p.Shard] != (Epoch{}):
+		s.becomeReplica(p.Shard)
+	default:
+		s.leaveShard()
+		s.changeFacts(func(e *peerEntry) { e.Store = s.newStore() })
+		s.joinNewShard()
+	}
+	return true
+}
+
+// isReplica reports whether p follows the primary of a shard.
+func (s *state) isReplica(p *peer) bool {
+	return p.State == present && !p.Shard.IsZero() && s.table.primary(p.Shard) != p.ID && s.table.shards[p.Shard] != (Epoch{})
+}
+
+// liveReplicas is the replicas of each shard that are heard, in order of their ids.
+func (s *state) liveReplicas() map[ShardID][]*peer {
+	rs := map[ShardID][]*peer{}
+	for _, p := range s.peers.ordered {
+		if s.isReplica(p) && !s.silentHere(p) {
+			rs[p.Shard] = append(rs[p.Shard], p)
+		}
+	}
+	return rs
+}
+
+// replicaTick gives a primary that has lost its last replica one of another's, as
+// Redis does, and has nodes to spare back up who lacks replicas.
+func (s *state) replicaTick() {
+	if s.now < s.nextReplica {
+		return
+	}
+	s.nextReplica = s.now + s.cfg.nodeTimeout/2
+	if s.self.State != present || s.leave != nil || s.stand != nil || s.failing != nil || !s.synced {
+		return
+	}
+	replicas := s.liveReplicas()
+	for id := range replicas {
+		s.hadReplicas[id] = true
+	}
+	switch {
+	case !s.isReplica(s.self):
+		if ok, _ := s.clusterState(); ok && s.spare() {
+			s.backUp(replicas)
+		}
+	case s.followTheGone():
+	default:
+		if ok, _ := s.clusterState(); ok {
+			s.migrateReplica(replicas)
+		}
+	}
+}
+
+// migrationBarrier is how many replicas a primary keeps when one of them goes to
+// another, as in Redis's cluster-migration-barrier.
+const migrationBarrier = 1
+
+// migrateReplica makes this node a replica of a primary that has none, if it is the
+// one to go: of those that share their primary with most others, the smallest.
+func (s *state) migrateReplica(replicas map[ShardID][]*peer) {
+	most := 0
+	for id, rs := range replicas {
+		if s.table.owned[id] > 0 {
+			most = max(most, len(rs))
+		}
+	}
+	mine := replicas[s.self.Shard]
+	if most <= migrationBarrier || len(mine) < most {
+		return
+	}
+	for _, id := range sortedShards(replicas) {
+		if rs := replicas[id]; len(rs) == most && rs[0].ID.compare(mine[0].ID) < 0 {
+			return // another shard's is smaller
+		}
+	}
+	if mine[0] != s.self {
+		return
+	}
+	for _, id := range s.table.order {
+		p := s.peers.get(s.table.primary(id))
+		if s.table.owned[id] == 0 || len(replicas[id]) > 0 || !s.hadReplicas[id] || p == nil || p.State != present || p.Shard != id || s.silentHere(p) || p.Host == s.self.Host {
+			continue
+		}
+		s.becomeReplica(id)
+		return
+	}
+}
+
+// spare reports whether this node may back up a primary: it is of a deployment that
+// wants replicas, and has nothing of its own.
+func (s *state) spare() bool {
+	return s.cfg.form.Replicas > 0 && s.spareNode(s.self) && !s.holdsKeys && !s.awaitsSlots() && s.table.unassigned == 0
+}
+
+func (s *state) spareNode(p *peer) bool {
+	return p.State == present && s.table.primary(p.Shard) == p.ID && s.table.owned[p.Shard] == 0 && s.table.members[p.Shard] == 1 && !s.silentHere(p)
+}
+
+// backUp makes this node a replica of a primary that has fewer than the deployment
+// wants. Every spare node works out the same pairs, so that they do not all go to
+// one: whoever lacks most first, on another host if there is one.
+func (s *state) backUp(replicas map[ShardID][]*peer) {
+	count, hosts := map[ShardID]int{}, map[ShardID]map[string]bool{}
+	for _, p := range s.peers.ordered {
+		if p.State == present && s.table.owned[p.Shard] > 0 && !s.silentHere(p) {
+			if hosts[p.Shard] == nil {
+				hosts[p.Shard] = map[string]bool{}
+			}
+			hosts[p.Shard][p.Host] = true
+			if s.isReplica(p) {
+				count[p.Shard]++
+			}
+		}
+	}
+	for _, p := range s.peers.ordered {
+		if !s.spareNode(p) {
+			continue
+		}
+		best, found := ShardID{}, false
+		better := func(a, b ShardID) bool { // a needs p more than b does
+			return cmp.Or(cmp.Compare(count[a], count[b]), boolOrder(hosts[a][p.Host], hosts[b][p.Host]), a.compare(b)) < 0
+		}
+		for _, id := range s.table.order {
+			if s.table.owned[id] > 0 && hosts[id] != nil && count[id] < int(s.cfg.form.Replicas) && (!found || better(id, best)) {
+				best, found = id, true
+			}
+		}
+		if !found {
+			return
+		}
+		if p == s.self {
+			s.becomeReplica(best)
+			return
+		}
+		count[best]++
+		hosts[best][p.Host] = true
+	}
+}
+
+// boolOrder puts false before true.
+func boolOrder(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}

@@ -1,0 +1,511 @@
+package slotmesh
+
+import (
+	"maps"
+	"slices"
+	"time"
+)
+
+// The log of a shard in the simulator: a primary appends what it does to its
+// store, its replicas ask for what they lack, and copy everything where that is
+// not there any more. What a replica says that it has is on its disk, or in its
+// memory, by then.
+
+type simEntryKind uint8
+
+const (
+	simPut     simEntryKind = iota // a write
+	simOwn                         // the slot is served under a move, with this value
+	simStage                       // data of a hand-over
+	simUnstage                     // a hand-over has been cancelled
+	simDrop                        // the slot's data has gone
+)
+
+// simEntry is one entry of a log.
+type simEntry struct {
+	kind   simEntryKind
+	slot   Slot
+	value  *simWrite
+	move   uint64
+	staged simStaged
+	job    uint64
+
+	epoch Epoch // in which it was appended
+	id    uint64
+}
+
+func (s *simStore) apply(e simEntry) {
+	switch e.kind {
+	case simPut:
+		s.values[e.slot] = e.value
+	case simOwn:
+		s.moves[e.slot] = e.move
+		if s.values[e.slot] = e.value; e.value == nil {
+			delete(s.values, e.slot)
+		}
+	case simStage:
+		s.staged[simSlotMove{e.slot, e.move}] = e.staged
+	case simUnstage:
+		maps.DeleteFunc(s.staged, func(_ simSlotMove, d simStaged) bool { return d.job == e.job })
+	case simDrop:
+		delete(s.values, e.slot)
+	}
+}
+
+func (s *simStore) clone() simStore {
+	return simStore{maps.Clone(s.values), maps.Clone(s.moves), maps.Clone(s.staged)}
+}
+
+// simReplica is a node's part in its shard's log.
+type simReplica struct {
+	inc     uint64 // incarnation of the store
+	copy    bool   // it is whole
+	shard   ShardID
+	log     shardLog
+	entries []simEntry // the last ones
+	last    map[Slot]uint64
+	version uint64 // of the role that is carried out
+	asked   uint64 // counts the questions to the primary
+	waiting bool   // for an answer to the last one
+	due     bool   // it will ask
+	commits []simCommit
+	says    []simSay
+}
+
+// simCommit is to be done once every member has the log up to an offset.
+type simCommit struct {
+	offset uint64
+	epoch  Epoch
+	do     func()
+}
+
+// bootReplica is what of the store a new process finds.
+func (n *simNode) bootReplica() {
+	r := &n.replica
+	if n.store.values == nil || n.w.volatile {
+		n.store = newSimStore()
+		*r = simReplica{inc: n.w.r.Uint64() | 1}
+	}
+	r.log.follow()
+	r.version, r.waiting, r.due, r.commits, r.says = 0, false, false, nil, nil
+	r.last = map[Slot]uint64{}
+}
+
+func (n *simNode) wipeStore() {
+	n.store = newSimStore()
+	n.replica.log, n.replica.entries, n.replica.version = shardLog{}, nil, 0
+}
+
+// log does something to the store, and to those of the replicas.
+func (n *simNode) log(e simEntry) {
+	n.store.apply(e)
+	r := &n.replica
+	if r.log.epoch == (Epoch{}) {
+		r.log.past, r.entries = nil, nil // whoever follows has to copy what is there
+		return
+	}
+	n.w.ledger.entries++
+	e.id, e.epoch = n.w.ledger.entries, r.log.epoch
+	r.last[e.slot] = r.log.append()
+	n.keep(e)
+	n.w.noteEntry(n, r.log.end, e)
+	for _, o := range n.w.nodes {
+		if o.up && o.core.role.primary == n.core.id {
+			o.askSoon()
+		}
+	}
+}
+
+// keep remembers an entry for those that have not got it yet.
+func (n *simNode) keep(e simEntry) {
+	r := &n.replica
+	r.entries = append(r.entries, e)
+	if most := max(8, n.w.faults.backlog); len(r.entries) > 2*most {
+		r.entries = slices.Clone(r.entries[len(r.entries)-most:])
+	}
+}
+
+// mayWrite reports whether enough members are in sync.
+func (n *simNode) mayWrite() bool {
+	return n.core.cluster.IsZero() || n.core.role.peers >= n.w.ack
+}
+
+// seen is the offset of what a request on a slot has seen.
+func (n *simNode) seen(slot Slot) uint64 { return max(n.replica.last[slot], n.replica.log.inherited) }
+
+// onceCommitted calls do when every member has the log up to an offset.
+func (n *simNode) onceCommitted(offset uint64, do func()) {
+	r := &n.replica
+	if r.log.epoch == (Epoch{}) || r.log.committed() >= offset {
+		do()
+		return
+	}
+	r.commits = append(r.commits, simCommit{offset, r.log.epoch, do})
+}
+
+func (n *simNode) settleCommits() {
+	r := &n.replica
+	var ready []simCommit
+	r.commits = slices.DeleteFunc(r.commits, func(c simCommit) bool {
+		if c.epoch == r.log.epoch && c.offset > r.log.committed() {
+			return false
+		}
+		if c.epoch == r.log.epoch {
+			ready = append(ready, c)
+		}
+		return true
+	})
+	for _, c := range ready {
+		c.do()
+	}
+}
+
+// followRole does what the core says is to be done with the log.
+func (n *simNode) followRole() {
+	c, r := n.core, &n.replica
+	r.inc, r.copy = c.self.Store, c.holdsCopy
+	if r.version == c.role.version {
+		return
+	}
+	r.version = c.role.version
+	if r.shard != c.role.shard {
+		r.shard = c.role.shard
+		r.log, r.entries = shardLog{}, nil
+	}
+	switch {
+	case c.role.lead == (Epoch{}):
+		r.log.follow()
+	case !r.log.leads(c.role.lead):
+		r.log.lead(c.role.lead)
+		r.last = map[Slot]uint64{}
+	}
+	r.asked++
+	r.waiting = false
+	r.log.waitFor(c.role.waits)
+	if !c.role.primary.IsZero() {
+		n.askSoon()
+	}
+	n.w.after(0, n.tellCaughtUp)
+}
+
+// tellCaughtUp says which members have all that is acknowledged.
+func (n *simNode) tellCaughtUp() {
+	if !n.up {
+		return
+	}
+	for _, m := range slices.Clone(n.core.role.waits) {
+		if e := n.replica.log.epoch; n.replica.log.caughtUp(m) {
+			n.do(func(s *state, now time.Duration) output { return s.hasCaughtUp(now, e, m) })
+		}
+	}
+	n.settleCommits()
+}
+
+// askSoon asks the primary for what this replica lacks.
+func (n *simNode) askSoon() {
+	r := &n.replica
+	if r.due {
+		return
+	}
+	r.due = true
+	run := n.run
+	n.w.after(n.w.between(100*time.Microsecond, 2*time.Millisecond), func() {
+		if n.up && n.run == run {
+			r.due = false
+			n.ask()
+		}
+	})
+}
+
+// simPull is a replica's question, and the answer.
+type simPull struct {
+	from    *simNode
+	run     int32
+	asked   uint64
+	shard   ShardID
+	primary NodeID
+	past    history
+	end     uint64
+	whole   bool
+
+	epoch   Epoch
+	entries []simEntry
+	all     *simStore // instead of entries
+	newPast history
+	newEnd  uint64
+	more    bool
+}
+
+func (n *simNode) ask() {
+	w, c, r := n.w, n.core, &n.replica
+	if c.role.primary.IsZero() || r.waiting {
+		return
+	}
+	r.asked++
+	r.waiting = true
+	q := &simPull{from: n, run: n.run, asked: r.asked, shard: c.role.shard, primary: c.role.primary,
+		past: slices.Clone(r.log.past), end: r.log.end, whole: r.copy}
+	w.after(w.nt/5, func() { // no answer: ask again
+		if n.up && n.run == q.run && r.asked == q.asked && r.waiting {
+			r.waiting = false
+			n.ask()
+		}
+	})
+	w.carry(n, w.nodeOf(q.primary), func(p *simNode) { p.answer(q) })
+}
+
+// carry brings something from a node to another over a connection of its own.
+func (w *simWorld) carry(from, to *simNode, do func(to *simNode)) {
+	if to == nil {
+		return
+	}
+	run := to.run
+	d := w.between(100*time.Microsecond, time.Millisecond)
+	if w.chance(w.faults.slow) {
+		d = w.between(0, w.faults.slowBy)
+	}
+	var arrive func()
+	arrive = func() {
+		if !to.up || to.run != run || w.cut != nil && from != to && (w.cut(from, to) || w.cut(to, from)) {
+			return
+		}
+		if to.paused > w.now {
+			w.after(to.paused-w.now, arrive)
+			return
+		}
+		w.mixHash(uint64(to.index)<<8 | 0xff)
+		do(to)
+	}
+	w.after(d, arrive)
+}
+
+func (w *simWorld) nodeOf(id NodeID) *simNode {
+	i := slices.IndexFunc(w.nodes, func(n *simNode) bool { return n.up && n.core.id == id })
+	if i < 0 {
+		return nil
+	}
+	return w.nodes[i]
+}
+
+const simBatch = 64
+
+// answer sends a replica the entries that it lacks, or everything.
+func (n *simNode) answer(q *simPull) {
+	w, r := n.w, &n.replica
+	if r.log.epoch == (Epoch{}) || n.core.role.shard != q.shard || n.core.cluster != q.from.clusterNow() {
+		return
+	}
+	q.epoch = r.log.epoch
+	from, drop, ok := r.log.resume(q.past, q.end)
+	base := r.log.end - uint64(len(r.entries))
+	if q.whole && ok && drop == 0 && from >= base {
+		to := min(r.log.end, from+simBatch)
+		q.entries = slices.Clone(r.entries[from-base : to-base])
+		q.newPast, q.newEnd, q.more = r.log.past.upTo(to), to, to < r.log.end
+		m := incarnate{q.from.core.id, q.from.core.self.Store}
+		if r.log.end-from <= simBatch {
+			n.do(func(s *state, now time.Duration) output { return s.nearlyInSync(now, m) })
+		}
+		w.carry(n, q.from, func(to *simNode) { to.take(q) })
+		return
+	}
+	if drop > 0 && ok {
+		w.ledger.reach("tail cut")
+	}
+	run := n.run
+	w.after(w.between(time.Millisecond, w.nt/8), func() {
+		if !n.up || n.run != run || !r.log.leads(q.epoch) {
+			return
+		}
+		all := n.store.clone()
+		q.all, q.newPast, q.newEnd = &all, slices.Clone(r.log.past), r.log.end
+		w.ledger.reach("full sync")
+		w.carry(n, q.from, func(to *simNode) { to.take(q) })
+	})
+}
+
+// upTo is the epochs of a log that is cut off after an offset.
+func (h history) upTo(end uint64) history {
+	for i := range h {
+		if h[i].After > end {
+			return slices.Clone(h[:i])
+		}
+	}
+	return slices.Clone(h)
+}
+
+func (n *simNode) clusterNow() ClusterID {
+	if !n.up {
+		return ClusterID{}
+	}
+	return n.core.cluster
+}
+
+// take makes the store what the primary has sent.
+func (n *simNode) take(q *simPull) {
+	w, c, r := n.w, n.core, &n.replica
+	if n.run != q.run || r.asked != q.asked || !r.waiting || c.role.primary != q.primary || c.role.shard != q.shard {
+		return
+	}
+	r.waiting = false
+	ok := false
+	n.do(func(s *state, now time.Duration) output {
+		var out output
+		out, ok = s.takes(now, q.shard, q.epoch)
+		return out
+	})
+	if !ok || r.asked != q.asked {
+		n.askSoon()
+		return
+	}
+	if q.all != nil {
+		n.store = q.all.clone()
+		r.entries = nil
+		r.log.take(q.newPast, q.newEnd)
+		n.do(func(s *state, now time.Duration) output { return s.storeIs(now, s.newStore(), true) })
+	} else {
+		for i, e := range q.entries {
+			w.checkEntry(n, q.end+uint64(i)+1, e)
+			n.store.apply(e)
+			n.keep(e)
+		}
+		r.log.take(q.newPast, q.newEnd)
+	}
+	n.sayHave(q.primary, q.epoch, incarnate{c.id, c.self.Store}, q.newEnd)
+	if q.more || q.all != nil {
+		n.askSoon()
+		return
+	}
+	asked := r.asked
+	w.after(w.nt/10, func() { // that it is there is news, too
+		if n.up && n.run == q.run && r.asked == asked {
+			n.ask()
+		}
+	})
+}
+
+// sayHave acknowledges, once what this replica has promised is saved.
+func (n *simNode) sayHave(primary NodeID, e Epoch, m incarnate, end uint64) {
+	n.replica.says = append(n.replica.says, simSay{n.core.saveSeq, primary, e, m, end})
+	n.say()
+}
+
+// simSay is an acknowledgement that waits for a save.
+type simSay struct {
+	after   uint64
+	primary NodeID
+	epoch   Epoch
+	member  incarnate
+	end     uint64
+}
+
+// say sends the acknowledgements whose save has completed.
+func (n *simNode) say() {
+	w, r := n.w, &n.replica
+	i := 0
+	for ; i < len(r.says) && r.says[i].after <= n.core.savedSeq; i++ {
+		s := r.says[i]
+		w.carry(n, w.nodeOf(s.primary), func(p *simNode) {
+			if p.replica.log.leads(s.epoch) {
+				p.replica.log.acked(s.member, s.end)
+				p.tellCaughtUp()
+			}
+		})
+	}
+	r.says = slices.Delete(r.says, 0, i)
+}
+
+// pause lets no request in, and says when a replica has everything.
+func (n *simNode) pause(t pauseTell) {
+	w, run := n.w, n.run
+	if t.node.Node.IsZero() {
+		return
+	}
+	w.after(w.between(w.freezeFor, w.freezeFor+2*time.Millisecond), func() {
+		if !n.up || n.run != run {
+			return
+		}
+		n.pending = nil // failed
+		end := n.replica.log.end
+		var wait func()
+		wait = func() {
+			l := n.core
+			if !n.up || n.run != run || l.lead == nil || l.lead.epoch != t.epoch || l.lead.consent == nil {
+				return
+			}
+			if n.replica.log.acks[t.node] < end {
+				w.after(time.Millisecond, wait)
+				return
+			}
+			n.do(func(s *state, now time.Duration) output { return s.paused(now, t.epoch, t.node) })
+		}
+		wait()
+	})
+}
+
+// ---- what must hold
+
+type simEntryKey struct {
+	cluster ClusterID
+	shard   ShardID
+	epoch   Epoch
+	offset  uint64
+}
+
+// noteEntry remembers what a primary has appended.
+func (w *simWorld) noteEntry(n *simNode, offset uint64, e simEntry) {
+	w.ledger.log[simEntryKey{n.core.cluster, n.core.self.Shard, e.epoch, offset}] = e.id
+}
+
+// checkEntry: RP2, a replica's log is a prefix of the primary's, epoch by epoch.
+func (w *simWorld) checkEntry(n *simNode, offset uint64, e simEntry) {
+	k := simEntryKey{n.core.cluster, n.core.self.Shard, e.epoch, offset}
+	if id, ok := w.ledger.log[k]; !ok || id != e.id {
+		w.fail("RP2", "%s takes entry %d at offset %d of epoch %v, appended there was %d", n.name(), e.id, offset, e.epoch, id)
+	}
+}
+
+// noteLost explains what a failover has lost of a shard that is not strict: what
+// its last primary had acknowledged, and the new one never had.
+func (w *simWorld) noteLost(n *simNode, allowed bool) {
+	l, c := &w.ledger, n.core
+	own := c.table.slotsOf(c.self.Shard)
+	for slot := range own.All() {
+		k := simSlotKey{c.cluster, slot}
+		was := l.committed[k]
+		if was == nil || descends(n.valueToBe(slot), was) {
+			continue
+		}
+		if !allowed {
+			w.fail("RP1", "%s leads %s under %v: of slot %d it has %v, acknowledged is %v", n.name(), c.self.Shard.short(), c.lead.epoch, slot, n.valueToBe(slot).short(), was.short())
+			return
+		}
+		l.reach("lost for lag")
+		l.loose[k] = true
+		l.resets[k]++
+		delete(l.committed, k)
+	}
+}
+
+// noteOvertaken explains what a failover by force has lost of a shard that is not
+// strict: its old primary acknowledges until its lease is over, and nobody waits.
+func (w *simWorld) noteOvertaken(n *simNode, op *simPending, last simAckKey) {
+	l := &w.ledger
+	k := simSlotKey{n.core.cluster, op.slot}
+	was := l.committed[k]
+	if w.ack > 0 || last.node == int32(n.index) || last.move != op.move || last.at < n.wonAt || descends(op.value, was) {
+		return
+	}
+	l.reach("overtaken by force")
+	l.loose[k] = true
+	l.resets[k]++
+}
+
+// valueToBe is what a slot shows once what has been staged for it is live.
+func (n *simNode) valueToBe(slot Slot) *simWrite {
+	e := n.core.table.slots.at(slot)
+	if v, ok := n.store.staged[simSlotMove{slot, e.move}]; ok && n.store.moves[slot] < e.move {
+		return v.value
+	}
+	return n.store.values[slot]
+}
