@@ -110,7 +110,7 @@ func (n *node) dropAll() {
 		c := n.engine.makeCell(Slot(slot))
 		c.mu.Lock()
 		if keys, err := n.cfg.Store.Len(uint16(slot)); keys > 0 || err != nil {
-			n.jobs.dropData(Slot(slot))
+			n.jobs.letGo(Slot(slot), c)
 		}
 		c.mu.Unlock()
 	}
