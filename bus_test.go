@@ -167,7 +167,7 @@ func TestKindsPrintTheirNames(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct{ got, want string }{
 		{msgGetRecords.String(), "GETRECORDS"},
-		{numMsgKinds.String(), "message(29)"},
+		{numMsgKinds.String(), "message(32)"},
 		{msgKind(0).String(), "message(0)"},
 		{whySilence.String(), "silence"},
 		{whyConsent.String(), "consent"},

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
-	"sync"
 
 	"github.com/vmihailenco/msgpack/v5"
 )
@@ -30,9 +29,7 @@ import (
 // encodeValue encodes a value, or what a pointer points at. It fails only for a
 // type without a plan.
 func encodeValue(v any) ([]byte, error) {
-	w := writers.Get().(*valueWriter)
-	defer w.free()
-
+	w := newValueWriter()
 	if rv := reflect.ValueOf(v); rv.Kind() != reflect.Pointer {
 		p := reflect.New(rv.Type()) // the bytes of an array are at hand in a variable only
 		p.Elem().Set(rv)
@@ -48,10 +45,7 @@ func encodeValue(v any) ([]byte, error) {
 // shares no memory with b. At most four times the length of b and 64 KB are
 // allocated. On an error, a *malformed, what v points at is as it was.
 func decodeValue(b []byte, v any) error {
-	r := readers.Get().(*valueReader)
-	defer r.free()
-
-	if err := r.decode(b, v); err != nil {
+	if err := newValueReader().decode(b, v); err != nil {
 		return err
 	}
 	return nil // not the nil pointer in err
@@ -77,25 +71,18 @@ func wrong(format string, args ...any) *malformed {
 	return &malformed{Text: fmt.Sprintf(format, args...)}
 }
 
-// writers and readers save heartbeats the allocations; nothing is kept in them.
-var (
-	writers = sync.Pool{New: func() any {
-		w := new(valueWriter)
-		w.enc = msgpack.NewEncoder(w)
-		return w
-	}}
-	readers = sync.Pool{New: func() any {
-		r := new(valueReader)
-		r.dec = msgpack.NewDecoder(&r.in)
-		return r
-	}}
-)
-
-// valueWriter appends encodings to out.
+// valueWriter appends encodings to out. A link keeps one, which saves heartbeats
+// the allocations. It is used by one goroutine at a time, as is a valueReader.
 type valueWriter struct {
 	enc  *msgpack.Encoder // writes here
 	out  []byte
 	beat wireBeat
+}
+
+func newValueWriter() *valueWriter {
+	w := new(valueWriter)
+	w.enc = msgpack.NewEncoder(w)
+	return w
 }
 
 func (w *valueWriter) Write(b []byte) (int, error) {
@@ -106,11 +93,6 @@ func (w *valueWriter) Write(b []byte) (int, error) {
 func (w *valueWriter) WriteByte(b byte) error {
 	w.out = append(w.out, b)
 	return nil
-}
-
-func (w *valueWriter) free() {
-	w.out = nil
-	writers.Put(w)
 }
 
 // encode appends what v points at.
@@ -161,9 +143,10 @@ type valueReader struct {
 	beat wireBeat
 }
 
-func (r *valueReader) free() {
-	r.in.Reset(nil)
-	readers.Put(r)
+func newValueReader() *valueReader {
+	r := new(valueReader)
+	r.dec = msgpack.NewDecoder(&r.in)
+	return r
 }
 
 // decode sets what v points at.

@@ -356,7 +356,7 @@ func (s *state) nobodyInSync() bool {
 	if !s.holdsCopy && s.table.members[s.self.Shard] > 1 {
 		wait += nt
 	}
-	if s.onlyNode() {
+	if s.noCompany() {
 		wait = 0
 	}
 	if s.now < s.primary+wait {

@@ -205,7 +205,7 @@ func TestWhatAVoteNames(t *testing.T) {
 			m = v
 		}
 	}
-	a.core.knownRecord = &record{Shard: a.shard(), Epoch: a.epoch(), N: 3, InSync: []incarnate{{Node: a.core.id}}}
+	a.core.knownRecord = &record{Shard: a.shard(), Epoch: a.epoch(), N: 3, InSync: []incarnate{a.core.member()}}
 	a.step(func(s *state, now time.Duration) output { s.begin(now); s.standFor(whyForce); return s.end() })
 	require.Equal(t, &voteMsg{Voters: voterVersion{Number: 1}, Shard: a.shard(), Epoch: Epoch{a.core.used[a.shard()], false, a.core.id},
 		Incarnation: a.cfg.incarnation, Records: []record{*a.core.knownRecord}, Slots: moveRuns{{0, 6, 1}, {7, 7, 4}, {8, 8191, 1}}, Why: whyForce}, m)
@@ -217,7 +217,7 @@ func TestRecordsThatACandidateKnows(t *testing.T) {
 	t.Parallel()
 	s := lone(t, 1)
 	rec := func(number uint64, shard ShardID, node NodeID) *record {
-		return &record{Shard: shard, Epoch: Epoch{Number: number}, InSync: []incarnate{{Node: node}}}
+		return &record{Shard: shard, Epoch: Epoch{Number: number}, InSync: []incarnate{{node, s.self.Store}}}
 	}
 	own := s.self.Shard
 	for _, row := range []struct {
@@ -552,7 +552,7 @@ func TestWinnerServesOnceItsRecordIsAccepted(t *testing.T) {
 	require.Equal(t, a.epoch(), c.core.table.shards[a.shard()])
 	require.Len(t, a.eventsOf(EventPrimary), 1)
 	require.Equal(t, uint64(0), b.voted(a).record.N)
-	require.Equal(t, []incarnate{{a.core.id, a.cfg.incarnation}}, b.voted(a).record.InSync)
+	require.Equal(t, []incarnate{a.core.member()}, b.voted(a).record.InSync)
 }
 
 // A primary that stands again goes on under its old lease and epoch until it
@@ -662,7 +662,7 @@ func TestNewMemberStandsForItsShard(t *testing.T) {
 	require.Less(t, w.now-began, ruleNT/2)
 	require.Zero(t, x.core.table.owned[x.shard()])
 	r := a.voted(x).record
-	require.Equal(t, &record{Shard: x.shard(), Epoch: x.epoch(), InSync: []incarnate{{x.core.id, x.cfg.incarnation}}}, r)
+	require.Equal(t, &record{Shard: x.shard(), Epoch: x.epoch(), InSync: []incarnate{x.core.member()}}, r)
 	require.Equal(t, uint64(1), x.epoch().Number)
 }
 
@@ -685,7 +685,7 @@ func TestRestartedPrimaryServesOnceItHasWonAgain(t *testing.T) {
 	w.run(ruleNT / 10)
 	require.True(t, a.serves(5))
 	require.Greater(t, a.epoch().Number, before.Number)
-	require.Equal(t, a.cfg.incarnation, ns[1].voted(a).incarnation)
+	require.Equal(t, a.core.self.Store, ns[1].voted(a).incarnation)
 }
 
 // ---- slots that come between

@@ -105,6 +105,20 @@ func (s *state) endFailover(err *commandError) {
 	s.replyOncePushed(f.command)
 }
 
+// dropFailover ends a failover that something else has overtaken.
+func (s *state) dropFailover(text string) {
+	f := s.failing
+	switch {
+	case f == nil:
+		return
+	case f.stood:
+		s.reply(f.command, mayHappen("%s", text))
+	default:
+		s.reply(f.command, tryAgain("%s, nothing has changed", text))
+	}
+	s.failing = nil
+}
+
 // failoverDone is called when this node has opened its shard.
 func (s *state) failoverDone() {
 	if s.failing != nil {

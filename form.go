@@ -433,6 +433,7 @@ func (s *state) leadAsFormed(v *startValue, savedAt time.Duration) {
 		Record: record{Shard: s.self.Shard, Epoch: e, InSync: l.inSync, Strict: s.strict()}}
 	s.promise = e
 	s.lead = l
+	s.holdsCopy = true
 	// What ran before may be acknowledged under the new lease: no slot has
 	// changed since START was saved.
 	s.reignEpoch, s.reignCluster = e, s.cluster

@@ -63,6 +63,19 @@ func (g guarded) Len(slot uint16) (n int, err error) {
 	return n, err
 }
 
+// LenExpiring implements store.Expiring: 0 where the store cannot tell.
+func (g guarded) LenExpiring(slot uint16) (n int, err error) {
+	defer caught("LenExpiring", &err)
+	counts, ok := g.s.(store.Expiring)
+	if !ok {
+		return 0, nil
+	}
+	if n, err = counts.LenExpiring(slot); err == nil && n < 0 {
+		return 0, fmt.Errorf("slotmesh: Config.Store: LenExpiring of slot %d is %d, expected 0 or more", slot, n)
+	}
+	return n, err
+}
+
 func (g guarded) Scan(slot uint16, cursor uint64, limit int) (items []store.Item, next uint64, err error) {
 	defer caught("Scan", &err)
 	return g.s.Scan(slot, cursor, limit)

@@ -157,3 +157,42 @@ func TestCopiesThatWereSavedBelongToACluster(t *testing.T) {
 	_, err := newKept(&node{}).load([]cell{{cellKey{kind: cellStaged, page: 3}, []byte{0xc1}}})
 	require.ErrorContains(t, err, "saved copies, page 3")
 }
+
+// A crash undoes a mark that is not on disk: until it is there, nobody is told
+// anything that depends on it, and no key comes or goes under it.
+func TestAMarkIsNotUsedBeforeItIsSaved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes, _ := durableNodes(t, newFaults(t))
+		owner, target := nodes[0], nodes[1]
+		key := keyOf(owner, 0)
+		slot, absent := KeySlot(key), "{"+key+"}absent"
+		require.NoError(t, owner.Client().Set(t.Context(), key, []byte("v")))
+		try := func(n *node, r Request) error {
+			_, err := n.engine.execute(t.Context(), new(Tx), &r, func(*Tx) error { return nil }, waitLock)
+			return err
+		}
+		withoutDisk := func(n *node, f func()) {
+			n.meta.mu.Lock()
+			defer n.meta.mu.Unlock()
+			f()
+		}
+		withoutDisk(target, func() {
+			require.NoError(t, target.Admin().SetSlotImporting(t.Context(), slot, owner.ID()))
+			require.Len(t, target.Table().Marks(), 1)
+			require.ErrorIs(t, try(target, Request{Keys: []string{key}, Asking: true}), errWouldWait)
+			var moved *MovedError
+			require.ErrorAs(t, try(target, Request{Keys: []string{key}}), &moved, "without ASKING it is not needed")
+		})
+		withoutDisk(owner, func() {
+			require.NoError(t, owner.Admin().SetSlotMigrating(t.Context(), slot, target.ID()))
+			require.NoError(t, try(owner, Request{Keys: []string{key}}), "what is here is served")
+			require.ErrorIs(t, try(owner, Request{Keys: []string{absent}}), errWouldWait)
+			require.ErrorIs(t, try(owner, Request{Keys: []string{key}, Anyway: true}), errWouldWait, "MIGRATE")
+		})
+		nop := func(*Tx) error { return nil }
+		var ask *AskError
+		require.ErrorAs(t, owner.Execute(t.Context(), Request{Keys: []string{absent}}, nop), &ask)
+		require.NoError(t, owner.Execute(t.Context(), Request{Keys: []string{key}, Anyway: true}, nop))
+		require.NoError(t, target.Execute(t.Context(), Request{Keys: []string{key}, Asking: true}, nop))
+	})
+}

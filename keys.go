@@ -31,6 +31,23 @@ func (n *node) CountKeys(slot Slot) (int, error) {
 	return n.cfg.Store.Len(uint16(slot))
 }
 
+// CountExpiring implements Node.
+func (n *node) CountExpiring(slot Slot) (int, error) {
+	if err := checkSlot(slot); err != nil {
+		return 0, err
+	}
+	counts, ok := n.cfg.Store.(store.Expiring)
+	if !ok {
+		return 0, nil
+	}
+	c, err := n.lookInto(slot)
+	if err != nil {
+		return 0, err
+	}
+	defer c.mu.RUnlock()
+	return counts.LenExpiring(uint16(slot))
+}
+
 // lookInto locks a slot for reading, unless the node is closed: Close waits for
 // whoever is in a slot, and from then on nobody touches the store.
 func (n *node) lookInto(slot Slot) (*slotCell, error) {

@@ -42,6 +42,7 @@ func lifeCalls() []lifeCall {
 		{"Node.Execute", func(ctx context.Context, n *node) error { return n.Execute(ctx, request, nothing) }, opError, ErrClusterDown},
 		{"Session.Execute", func(ctx context.Context, n *node) error { return n.Session().Execute(ctx, &request, nothing) }, opError, ErrClusterDown},
 		{"Node.CountKeys", func(_ context.Context, n *node) error { _, err := n.CountKeys(7); return err }, plainError, nil},
+		{"Node.CountExpiring", func(_ context.Context, n *node) error { _, err := n.CountExpiring(7); return err }, plainError, nil},
 		{"Node.ScanSlot", func(_ context.Context, n *node) error { _, _, err := n.ScanSlot(7, 0, 0); return err }, plainError, nil},
 		{"Node.FlushSlot", func(ctx context.Context, n *node) error { return n.FlushSlot(ctx, 7) }, opError, ErrClusterDown},
 		{"Node.Publish", func(ctx context.Context, n *node) error { _, err := n.Publish(ctx, "c", value); return err }, plainError, nil},

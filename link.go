@@ -114,6 +114,7 @@ type link struct {
 	peer   sender  // what the other side said it is
 	to     wanted  // whom the other side wants: what it says is for this one
 	dialed bool
+	since  time.Time
 
 	traffic *traffic // of the node; set before the link is used, as is contact
 	contact *contact // with the other node
@@ -126,7 +127,7 @@ type link struct {
 }
 
 func newLink(conn net.Conn, said *sender, theirs *hello, dialed bool) *link {
-	return &link{conn: conn, said: said, peer: theirs.From, to: theirs.To, dialed: dialed, wake: make(chan struct{}, 1)}
+	return &link{conn: conn, said: said, peer: theirs.From, to: theirs.To, dialed: dialed, since: time.Now(), wake: make(chan struct{}, 1)}
 }
 
 // send queues a message. Of heartbeats only the newest is kept.
@@ -176,6 +177,7 @@ func (l *link) write(ctx context.Context, timeout time.Duration) {
 	defer l.close()
 	var msgs []message
 	var buf []byte
+	w := newValueWriter()
 	for {
 		select {
 		case <-ctx.Done():
@@ -188,7 +190,7 @@ func (l *link) write(ctx context.Context, timeout time.Duration) {
 		msgs = l.take(msgs[:0])
 		buf = buf[:0]
 		for _, m := range msgs {
-			buf, _ = appendFrame(buf, m) // one that is over its limit is lost, like any message may be
+			buf, _ = w.appendFrame(buf, m) // one that is over its limit is lost, like any message may be
 		}
 		if len(buf) == 0 {
 			continue
@@ -212,6 +214,7 @@ func (l *link) write(ctx context.Context, timeout time.Duration) {
 // read hands on what comes until the connection or the node ends.
 func (l *link) read(ctx context.Context, idle time.Duration, inbox chan<- delivery) error {
 	var buf []byte
+	r := newValueReader()
 	for {
 		if err := l.conn.SetReadDeadline(time.Now().Add(idle)); err != nil {
 			return err
@@ -220,7 +223,7 @@ func (l *link) read(ctx context.Context, idle time.Duration, inbox chan<- delive
 		if err != nil {
 			return err
 		}
-		m, err := decodeFrame(msgKind(kind), payload)
+		m, err := r.decodeFrame(msgKind(kind), payload)
 		if err != nil {
 			return err
 		}

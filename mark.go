@@ -12,7 +12,10 @@ import (
 //	           node; some of several: TRYAGAIN
 //	importing  MOVED; after ASKING it serves, under its own lease, into its own store
 //
-// A node keeps its own marks, on disk, and tells nobody. They change where keys
+// A node keeps its own marks, on disk, and tells nobody. SETSLOT is answered before
+// its mark is there: what depends on the mark waits for it (an ASK, what MIGRATE
+// takes away, what is written after ASKING), so that a mark that a crash undoes
+// has not been used. They change where keys
 // are looked for and nothing about who owns the slot: that is for SETSLOT NODE,
 // a hand-over in place, which the owner refuses while it holds keys. The decision
 // ends both marks, and what was written under IMPORTING stays. A slot has a mark
@@ -31,11 +34,13 @@ func (m SlotMark) forbidsHandOver() *commandError {
 
 // markTell says that a slot has a mark now, or none any more (nil). stale says
 // that what this node still has of the slot is an old copy, to be dropped before
-// anybody sees it.
+// anybody sees it. Until save after has completed the mark is not used, 0: it may
+// be at once.
 type markTell struct {
 	slot  Slot
 	mark  *SlotMark
 	stale bool
+	after uint64
 }
 
 // setSlotMigrating marks a slot of this node: its keys go to another node.
@@ -150,12 +155,13 @@ func (s *state) claimCopy(slot Slot) (stale bool, err *commandError) {
 
 func (s *state) setMark(m SlotMark, stale bool) {
 	s.marks[m.Slot] = m
-	s.markChanged(m.Slot, markTell{m.Slot, &m, stale})
+	s.markChanged(m.Slot, markTell{slot: m.Slot, mark: &m, stale: stale})
 }
 
 func (s *state) unmark(slot Slot) {
 	if _, marked := s.marks[slot]; marked {
 		delete(s.marks, slot)
+		s.unmarked = true
 		s.markChanged(slot, markTell{slot: slot})
 	}
 }
@@ -164,6 +170,18 @@ func (s *state) markChanged(slot Slot, t markTell) {
 	s.mark(cellKey{kind: cellMarks, page: uint8(slot / pageSlots)})
 	s.tell(t)
 	s.viewDirty = true
+}
+
+// savesNewMarks reports whether all that is to be saved are marks that have been
+// set. Nothing waits for those but what uses them. One that is taken off is waited
+// for: it would come back, and hide the keys that have been written since.
+func (s *state) savesNewMarks() bool {
+	for k := range s.dirty {
+		if k.kind != cellMarks {
+			return false
+		}
+	}
+	return !s.unmarked
 }
 
 // unmarkAll takes off the marks for which a condition holds.

@@ -130,7 +130,39 @@ func TestMarkCommands(t *testing.T) {
 	}
 }
 
-// A mark is on disk before it is answered, and comes back after a crash.
+// A mark is answered before it is on disk: until then it is not used, and nothing
+// else waits for it. Taking it off is answered once that is on disk.
+func TestMarksAreSavedBesideTheirAnswer(t *testing.T) {
+	t.Parallel()
+	w := newRules(t)
+	ns := w.cluster(2, 4)
+	a, b := ns[0], ns[1]
+	a.told = nil
+	a.slowDisk = true
+	require.Equal(t, "OK", a.migrating(5, b.core.id).String())
+	told := toldOf[markTell](a)
+	require.Len(t, told, 1)
+	require.Equal(t, a.core.saveSeq, told[0].after)
+	require.Greater(t, told[0].after, a.core.savedSeq, "it says for which save it waits")
+	require.Zero(t, a.core.unsaved(), "nothing else does")
+	require.Equal(t, "5->-b", a.marks())
+	r := a.stable(5)
+	require.Equal(t, "no reply", r.String())
+	require.Empty(t, toldOf[markTell](a))
+	a.flush()
+	a.slowDisk = false
+	require.Equal(t, "OK", r.String())
+	require.Equal(t, []markTell{{slot: 5}}, toldOf[markTell](a))
+
+	// A crash may undo what was answered.
+	a.slowDisk = true
+	require.Equal(t, "OK", a.migrating(5, b.core.id).String())
+	a.slowDisk = false
+	a.restart()
+	require.Empty(t, a.marks())
+}
+
+// Marks come back after a crash.
 func TestMarksAreSaved(t *testing.T) {
 	t.Parallel()
 	w := newRules(t)
@@ -139,14 +171,8 @@ func TestMarksAreSaved(t *testing.T) {
 	for _, n := range ns {
 		n.told = nil
 	}
-	a.slowDisk = true
-	r := a.migrating(5, b.core.id)
-	require.Equal(t, "no reply", r.String())
-	require.Empty(t, toldOf[markTell](a))
-	a.flush()
-	a.slowDisk = false
-	require.Equal(t, "OK", r.String())
-	require.Equal(t, []markTell{{5, &SlotMark{Slot: 5, Node: b.core.id}, false}}, toldOf[markTell](a))
+	require.Equal(t, "OK", a.migrating(5, b.core.id).String())
+	require.Equal(t, []markTell{{5, &SlotMark{Slot: 5, Node: b.core.id}, false, a.core.saveSeq}}, toldOf[markTell](a))
 	a.migrating(300, b.core.id)
 	a.migrating(301, b.core.id)
 	a.stable(300)

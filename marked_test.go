@@ -446,7 +446,7 @@ func TestMarksWithoutACluster(t *testing.T) {
 		eventually(t, 5*nt, "they have met", func() bool { return len(a.Table().Nodes()) == 2 && len(b.Table().Nodes()) == 2 })
 		h := &halfMoved{t, a, b, b, "{foo}", slotmesh.KeySlot("foo")}
 		h.mark()
-		require.ErrorIs(t, a.Execute(ctx, slotmesh.Request{Keys: []string{h.tag}}, nil), slotmesh.ErrClusterDown, "a slot has no owner")
+		require.ErrorIs(t, a.Execute(ctx, slotmesh.Request{Keys: []string{h.tag}}, func(*slotmesh.Tx) error { return nil }), slotmesh.ErrClusterDown, "a slot has no owner")
 		require.NoError(t, b.Admin().AddSlots(ctx, rest))
 		// From here on the group forms; the marks hold before and after.
 		var err error

@@ -415,6 +415,9 @@ func (s *state) add(from *sender) *peer {
 		s.reassess, s.viewDirty = true, true
 	} else {
 		e.Version = p.Version + 1
+		if p.Key == e.Key && p.peerEntry.newerFacts(&e) {
+			e.takeFacts(&p.peerEntry) // its frame has been on its way for long
+		}
 		s.setPeer(p, pushChange, func(q *peerEntry) { *q = e })
 		p.resetVolatile(s.now)
 	}
@@ -1019,7 +1022,7 @@ func (s *state) wipe(hard bool) {
 	s.table.members = map[ShardID]int{}
 	s.forgetVotes()
 	s.change, s.form, s.lead, s.stand, s.knownRecord, s.shardRecord = nil, formation{}, nil, nil, nil, nil
-	s.failing = nil
+	s.dropFailover("this node has been reset meanwhile")
 	s.stages, s.gone, s.arrived, s.kept = map[uint64]*heldStage{}, map[Slot]goneSlot{}, nil, SlotSet{}
 	s.back = SlotSet{}
 	for id := range s.used {

@@ -43,6 +43,7 @@ const (
 type jobs struct {
 	n        *node
 	position atomic.Uint64
+	saving   savingMarks
 
 	mu      sync.Mutex // guards what follows
 	refuses bool       // whatever is to come: the node is being reset
@@ -52,7 +53,7 @@ type jobs struct {
 }
 
 func newJobs(n *node) *jobs {
-	return &jobs{n: n, out: map[uint64]*outgoing{}, in: map[uint64]*incoming{}, kept: n.kept}
+	return &jobs{n: n, saving: savingMarks{}, out: map[uint64]*outgoing{}, in: map[uint64]*incoming{}, kept: n.kept}
 }
 
 // ---- the giver
@@ -1150,6 +1151,7 @@ func (j *jobs) mark(t markTell) {
 	if t.mark != nil && t.mark.Importing && c.mark.Load() == nil {
 		c.turn.Add(1) // so that no drop of what was here before comes late
 	}
+	j.saving.set(c, t.after, j.n.cfg.NodeTimeout)
 	if was := c.mark.Load(); was != nil && was.Importing && t.mark == nil && c.closed() && !j.n.core.table.slotIsOf(t.slot, j.n.core.self.Shard) {
 		defer j.n.tellGone(oneSlotSet(t.slot)) // what waits here for keys waits at the wrong node
 	}
@@ -1168,6 +1170,46 @@ func (j *jobs) mark(t markTell) {
 			c.adopting.Store(nil)
 		}
 	}, func() { close(pending.over) })
+}
+
+// savingMarks are the slots whose marks are not on disk yet. The run loop's alone.
+type savingMarks map[*slotCell]savingMark
+
+type savingMark struct {
+	hold *hold  // what requests wait for that need the mark
+	save uint64 // that has it
+}
+
+// set notes that a mark is in a save; 0: in none, there is nothing to wait for.
+func (m savingMarks) set(c *slotCell, save uint64, limit time.Duration) {
+	was, saving := m[c]
+	switch {
+	case save == 0:
+		m.end(c)
+	case saving: // another mark of the slot takes its place
+		m[c] = savingMark{was.hold, save}
+	default:
+		h := &hold{over: make(chan struct{}), limit: limit}
+		m[c] = savingMark{h, save}
+		c.marking.Store(h)
+	}
+}
+
+// savedUpTo lets requests go on whose marks are saved.
+func (m savingMarks) savedUpTo(n uint64) {
+	for c, s := range m {
+		if s.save <= n {
+			m.end(c)
+		}
+	}
+}
+
+func (m savingMarks) end(c *slotCell) {
+	if s, saving := m[c]; saving {
+		c.marking.Store(nil)
+		close(s.hold.over)
+		delete(m, c)
+	}
 }
 
 // stagedFor is the jobs with which all data of slots has come, for these moves,

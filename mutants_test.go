@@ -81,7 +81,7 @@ func findMutant(t *testing.T, m mutant, was finding) (finding, bool) {
 		how, seeds, run = s.name, mutantScheduleSeeds, s.world
 	}
 	if *mutantsFrom == "last" && was.name != "" && was.how == strings.ReplaceAll(how, " ", "-") {
-		if w := guarded(run, was.seed); len(w.fails) > 0 {
+		if w := safely(run, was.seed); len(w.fails) > 0 {
 			f := findingOf(m, how, was.seed, w)
 			t.Logf("%v  (%.1f s)", f, time.Since(began).Seconds())
 			return f, true
@@ -120,7 +120,7 @@ func firstFailing(seeds uint64, run func(uint64) *simWorld) (uint64, *simWorld) 
 				if stop {
 					return
 				}
-				w := guarded(run, seed)
+				w := safely(run, seed)
 				mu.Lock()
 				if len(w.fails) > 0 && (bestW == nil || seed < best) {
 					best, bestW = seed, w
@@ -133,8 +133,8 @@ func firstFailing(seeds uint64, run func(uint64) *simWorld) (uint64, *simWorld) 
 	return best, bestW
 }
 
-// guarded runs a seed; a panic of the core is a violation like any other.
-func guarded(run func(uint64) *simWorld, seed uint64) (w *simWorld) {
+// safely runs a seed; a panic of the core is a violation like any other.
+func safely(run func(uint64) *simWorld, seed uint64) (w *simWorld) {
 	defer func() {
 		if r := recover(); r != nil {
 			w = newSimWorld(seed)

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"slices"
 	"sync"
@@ -43,6 +44,9 @@ type Node interface {
 	// whoever owns the slot, those whose time has come included. It takes the
 	// same short time whatever the number.
 	CountKeys(slot Slot) (int, error)
+	// CountExpiring is the number of those keys that have a time of expiry; 0
+	// where the store cannot tell, which is no [store.Expiring].
+	CountExpiring(slot Slot) (int, error)
 	// ScanSlot walks the keys that this node's store has in a slot, whoever owns
 	// the slot, a page of at most limit keys a call (0 leaves it to the store).
 	// Cursor 0 begins, next 0 is the end. Per key it returns the head, or the
@@ -429,6 +433,7 @@ func (n *node) apply(out output) {
 	n.held = n.sendReady(append(n.held, out.sends...))
 	n.told = append(n.told, out.tells...)
 	n.tellReady()
+	n.jobs.saving.savedUpTo(n.core.savedSeq)
 	n.startServing(on)
 	if published {
 		n.changed.notify()
@@ -704,6 +709,7 @@ func (n *node) failReplies() {
 	if n.paused != nil {
 		close(n.paused.hold.over)
 	}
+	n.jobs.saving.savedUpTo(math.MaxUint64) // who waits finds the node closed
 	for id, c := range n.replies {
 		delete(n.replies, id)
 		close(c)

@@ -569,7 +569,7 @@ func (s *state) takeover(now time.Duration, id uint64) output {
 	e := Epoch{Number: s.nextEpoch(s.self.Shard), Unclean: true, Node: s.id}
 	s.event(Event{Kind: EventUnclean, Node: s.id, From: was, Shard: s.self.Shard, Epoch: e})
 	s.setShard(s.self.Shard, e, pushChange)
-	s.failing = nil
+	s.dropFailover("a TAKEOVER came between")
 	s.stand = &candidacy{shard: s.self.Shard, epoch: e, why: whyForce, began: s.now}
 	if !s.majorityHeard() {
 		s.imposeLiving(id)

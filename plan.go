@@ -5,7 +5,6 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
-	"sync"
 )
 
 // plan is what the encoding of one Go type looks like. Every walk follows a
@@ -39,19 +38,40 @@ const (
 	planSlice
 )
 
-// plans remembers planOf, whose result depends on the type alone.
-var plans sync.Map // reflect.Type → *plan
+// plans are those of the types that the core sends and saves, whichever node does
+// it: made once, and never changed. A type that is not among them, as those that a
+// connection needs once, only costs the making of its plan each time.
+var plans = plansOf(wireTypes())
+
+// wireTypes are the messages, and what stands in the cells of the core.
+func wireTypes() []reflect.Type {
+	types := []reflect.Type{reflect.TypeFor[wireBeat](),
+		reflect.TypeFor[nodeCell](), reflect.TypeFor[peerEntry](), reflect.TypeFor[slotRuns](), reflect.TypeFor[Epoch](),
+		reflect.TypeFor[voterSet](), reflect.TypeFor[voteCell](), reflect.TypeFor[acceptRuns](), reflect.TypeFor[openRuns](),
+		reflect.TypeFor[numberCell](), reflect.TypeFor[ballot](), reflect.TypeFor[startCell](), reflect.TypeFor[startValue]()}
+	for k := msgKind(1); k < numMsgKinds; k++ {
+		if m, err := newMessage(k); err == nil {
+			types = append(types, reflect.TypeOf(m).Elem())
+		}
+	}
+	return types
+}
+
+func plansOf(types []reflect.Type) map[reflect.Type]*plan {
+	plans := make(map[reflect.Type]*plan, len(types))
+	for _, t := range types {
+		if p, err := makePlan(t, nil); err == nil {
+			plans[t] = p
+		}
+	}
+	return plans
+}
 
 func planOf(t reflect.Type) (*plan, error) {
-	if p, ok := plans.Load(t); ok {
-		return p.(*plan), nil
+	if p := plans[t]; p != nil {
+		return p, nil
 	}
-	p, err := makePlan(t, nil)
-	if err != nil {
-		return nil, err
-	}
-	plans.Store(t, p)
-	return p, nil
+	return makePlan(t, nil)
 }
 
 // makePlan refuses types whose values would have no meaning on the wire, or more

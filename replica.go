@@ -283,7 +283,8 @@ func (s *state) leaveShard() {
 		s.stepDown()
 	}
 	s.unmarkAll(func(SlotMark) bool { return true })
-	s.stand, s.knownRecord, s.shardRecord, s.failing = nil, nil, nil, nil
+	s.dropFailover("this node is of another shard now")
+	s.stand, s.knownRecord, s.shardRecord = nil, nil, nil
 	s.holdsCopy = false
 	s.followed.AddRange(SlotRange{0, NumSlots - 1})
 	s.promise = Epoch{}
@@ -336,7 +337,7 @@ func (s *state) replicaTick() {
 	if s.now < s.nextReplica {
 		return
 	}
-	s.nextReplica = s.now + s.cfg.nodeTimeout/2 + s.jitter(s.cfg.nodeTimeout/4)
+	s.nextReplica = s.now + s.cfg.nodeTimeout/2
 	if s.self.State != present || s.leave != nil || s.stand != nil || s.failing != nil || !s.synced {
 		return
 	}

@@ -57,35 +57,33 @@ func TestNoAcknowledgedWriteGoesWithAReset(t *testing.T) {
 	require.NotZero(t, done, "no reset fell between two writes")
 }
 
-// Real time: who waits for a lock is not asleep in fake time.
+// Real time, for who waits for a lock is not asleep in fake time; and so a node
+// alone, whose lease no load can end.
 func TestAResetWaitsForACommandAndTheNodeDoesNot(t *testing.T) {
-	const nt = 300 * time.Millisecond
-	nodes := formNodes(t, newFaults(t), 3, Config{NodeTimeout: nt})
-	n, key := nodes[0], keyOf(nodes[0], 0)
+	n := startNode(t, Config{})
+	isReady(t, n)
 	running, release := make(chan struct{}), make(chan struct{})
 	ran := make(chan error, 1)
 	go func() {
-		ran <- n.Execute(t.Context(), Request{Keys: []string{key}}, func(tx *Tx) error {
+		ran <- n.Execute(t.Context(), Request{Keys: []string{"k"}}, func(tx *Tx) error {
 			close(running)
 			<-release
-			return tx.Put(key, []byte("v"))
+			return tx.Put("k", []byte("v"))
 		})
 	}()
 	<-running
 	reset := make(chan error, 1)
 	go func() { reset <- n.Admin().Reset(context.Background(), false) }()
-	for end := time.Now().Add(4 * nt); time.Now().Before(end); time.Sleep(nt / 20) {
-		for _, other := range nodes {
-			for _, info := range other.Table().Nodes() {
-				require.False(t, info.Silent, "node %s, as %s sees it", info.ID, other.ID())
-			}
-		}
-	}
+	until(t, time.Minute, "the reset has begun", func() bool { return ask(t, n, func(*state) bool { return n.paused != nil }) })
+	began := ask(t, n, func(s *state) time.Duration { return s.now })
+	ticked := func(s *state) bool { return s.wake > began+s.cfg.nodeTimeout/5 }
+	until(t, time.Minute, "the node goes on ticking", func() bool { return ask(t, n, ticked) })
 	require.ErrorIs(t, n.Admin().Reset(t.Context(), false), ErrTryAgain, "one at a time")
+	require.Empty(t, reset, "it waits")
 	close(release)
 	require.NoError(t, <-ran)
 	require.ErrorIs(t, <-reset, ErrRefused, "there is a key now")
-	v, err := nodes[1].Client().Get(t.Context(), key)
+	v, err := n.Client().Get(t.Context(), "k")
 	require.NoError(t, err)
 	require.Equal(t, "v", string(v))
 }

@@ -51,6 +51,7 @@ type NodeInfo struct {
 
 	// What this node sees of it at the moment: SlotTable.Nodes alone says so.
 	Connected    bool      // there is a control connection
+	ConnectedAt  time.Time // since when; zero: there is none, or it is this node
 	PingSent     time.Time // of the first heartbeat to it that it has left without an answer for NodeTimeout/2; zero: none
 	PongReceived time.Time // of its last heartbeat; zero: none yet
 }

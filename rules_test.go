@@ -109,7 +109,7 @@ func (w *ruleWorld) boot(edit ...func(*coreConfig)) *ruleNode {
 	number := len(w.nodes) + 1
 	name := string(rune('a' + number - 1))
 	n := &ruleNode{w: w, name: name, chance: newRuleChance(number), disk: map[cellKey][]byte{}, replies: map[uint64]*ruleReply{}}
-	n.cfg = coreConfig{nodeTimeout: ruleNT, maxVoters: maxVotersDefault, incarnation: uint64(number), host: "host-" + name,
+	n.cfg = coreConfig{nodeTimeout: ruleNT, maxVoters: maxVotersDefault, incarnation: uint64(number), store: uint64(number), host: "host-" + name,
 		addr: "addr-" + name, clientAddr: "client-" + name, random: n.chance.next}
 	for _, f := range edit {
 		f(&n.cfg)

@@ -63,7 +63,8 @@ type slotCell struct {
 	turn     atomic.Uint32        // raised when the slot goes, and when it comes by a move
 	adopting atomic.Pointer[hold] // what has come by a move is being made live, or an old copy dropped; nil: is not
 	mark     atomic.Pointer[SlotMark]
-	due      dueTime // the earliest time of expiry that is stored
+	marking  atomic.Pointer[hold] // until the mark is saved; nil: it is
+	due      dueTime              // the earliest time of expiry that is stored
 
 	mu       sync.RWMutex // guards what follows, and the slot's data
 	copying  *outgoing    // the hand-over that takes a copy of each effect; nil: none
@@ -282,7 +283,22 @@ func (e *engine) marked(c *slotCell, slot Slot, m *SlotMark, l *leaseView, serve
 	if err := e.presence(slot, r, &q); err != nil {
 		return nil, err
 	}
-	return nil, answer(slot, e.view.Load().route(slot, q))
+	d := e.view.Load().route(slot, q)
+	if h := c.marking.Load(); h != nil && usesMark(&q, &d) {
+		return h, nil // a crash might undo the mark, but not what depends on it
+	}
+	return nil, answer(slot, d)
+}
+
+// usesMark reports whether a decision would not be the same without the mark, or
+// lets somebody take keys away under it.
+func usesMark(q *question, d *decision) bool {
+	switch d.action {
+	case routeServe:
+		return q.anyway || q.mark.Importing
+	default:
+		return d.action == routeAsk
+	}
 }
 
 // presence looks which keys of a request are here, and touches none: a key whose
@@ -534,6 +550,9 @@ func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, tx *Tx, r *Req
 				c.copying.effects(slot, tx.ops)
 			}
 		}
+	}
+	for _, f := range tx.after {
+		f()
 	}
 	if !e.held(l) || c.turn.Load() != turn {
 		return true, ran, nil, leaseOver(slot) // an error, too, tells of what another node may have changed

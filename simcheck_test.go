@@ -579,6 +579,9 @@ func (w *simWorld) checkStep(n *simNode) {
 	if c.savedSeq == c.saveSeq {
 		n.durableEpoch = c.epochHigh
 	}
+	if l := c.lead; l != nil {
+		n.noteForced(l.epoch)
+	}
 	w.checkRise(n)
 	w.checkSlow(n)
 	w.noteOwn(n)

@@ -223,6 +223,8 @@ type state struct {
 	dirty    map[cellKey]struct{}
 	marked   cellKey // last
 	saveSeq  uint64
+	needSeq  uint64 // the newest save that what leaves this node waits for
+	unmarked bool   // a mark has been taken off since the newest save
 	savedSeq uint64
 	identity uint64 // the save that holds this node's identity
 	loop     []looped
@@ -340,7 +342,7 @@ func (s *state) boot(now time.Duration) output {
 		s.assignAll()
 	}
 	for _, m := range s.sortedMarks() {
-		s.tell(markTell{m.Slot, &m, false})
+		s.tell(markTell{slot: m.Slot, mark: &m})
 	}
 	s.identitySaved()
 	s.reassess = true
@@ -400,7 +402,12 @@ func (s *state) end() output {
 			}
 		}
 		for ; tells < len(s.out.tells); tells++ {
-			s.out.tells[tells].after = after
+			t := &s.out.tells[tells]
+			t.after = after
+			if m, ok := t.what.(markTell); ok && m.mark != nil {
+				m.after = s.unsavedSince(s.saveSeq)
+				t.what = m
+			}
 		}
 		if !s.deliverLoop(after) {
 			return s.out
@@ -408,8 +415,9 @@ func (s *state) end() output {
 	}
 }
 
-// unsaved is the newest save that has not completed, or 0.
-func (s *state) unsaved() uint64 { return s.unsavedSince(s.saveSeq) }
+// unsaved is the newest save that has not completed, or 0. Saves of new marks do
+// not count.
+func (s *state) unsaved() uint64 { return s.unsavedSince(s.needSeq) }
 
 func (s *state) unsavedSince(n uint64) uint64 {
 	if n > s.savedSeq {
@@ -448,6 +456,10 @@ func (s *state) saveDirty() {
 		return
 	}
 	s.saveSeq++
+	if !s.savesNewMarks() {
+		s.needSeq = s.saveSeq
+	}
+	s.unmarked = false
 	if s.cfg.volatile {
 		clear(s.dirty)
 		s.savedUpTo(s.saveSeq)

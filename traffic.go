@@ -65,7 +65,9 @@ func (ls *links) look(nodes []NodeInfo) {
 			n.Connected = true
 			continue
 		}
-		n.Connected = ls.liveLink(n.ID) != nil
+		if l := ls.liveLink(n.ID); l != nil {
+			n.Connected, n.ConnectedAt = true, l.since
+		}
 		c := ls.contacts[n.ID]
 		if c == nil {
 			continue

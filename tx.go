@@ -69,6 +69,7 @@ type Tx struct {
 	named    string // a key that is known to be in the slot
 	ops      []store.Op
 	bytes    int
+	after    []func()
 
 	// What has been written. Most commands write one key: it has a place of its
 	// own.
@@ -202,6 +203,11 @@ func (t *Tx) Context() context.Context {
 	}
 	return context.WithValue(t.ctx, inTxKey{}, t)
 }
+
+// After has f called when the command has ended, still under the lock of the slot:
+// what it has written is visible and has been told to who watches, or has been
+// discarded. f must not wait, nor use the Tx.
+func (t *Tx) After(f func()) { t.after = append(t.after, f) }
 
 // Slot is the slot of every key that the command may touch.
 func (t *Tx) Slot() Slot { return t.slot }

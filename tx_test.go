@@ -1,6 +1,7 @@
 package slotmesh_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -109,4 +110,27 @@ func TestATxOutlivesItsCommandAsAnErrorOnly(t *testing.T) {
 		require.Equal(t, "v", string(v))
 		return err
 	}))
+}
+
+// What is to be done after a command sees what it has done, under the lock of its
+// slot, whether it failed or not.
+func TestTxAfter(t *testing.T) {
+	n, err := slotmesh.Start(t.Context(), slotmesh.Config{})
+	require.NoError(t, err)
+	defer n.Close()
+	var seen []string
+	w := n.Watch(func(key string, _ bool) { seen = append(seen, "told of "+key) })
+	defer w.Close()
+	w.Add("a")
+	run := func(key string, fails error) error {
+		return n.Execute(t.Context(), slotmesh.Request{Keys: []string{key}}, func(tx *slotmesh.Tx) error {
+			tx.After(func() { seen = append(seen, "after") })
+			tx.After(func() { seen = append(seen, "after that") })
+			return errors.Join(tx.Put(key, []byte("v")), fails)
+		})
+	}
+	require.NoError(t, run("a", nil))
+	require.Error(t, run("a", errors.New("no")))
+	require.NoError(t, n.Execute(t.Context(), slotmesh.Request{Keys: []string{"a"}}, func(tx *slotmesh.Tx) error { return tx.Put("a", nil) }))
+	require.Equal(t, []string{"told of a", "after", "after that", "after", "after that", "told of a"}, seen)
 }

@@ -202,7 +202,7 @@ func (s *state) inSyncWait(v *voterShard, p *peer, m *voteMsg) time.Duration {
 // back, as far as this voter knows: one NodeTimeout after it has heard the last of
 // them, and after its own start.
 func (s *state) lastOfInSync(r *record) time.Duration {
-	if s.onlyNode() {
+	if s.noCompany() {
 		return 0
 	}
 	end := s.vote.startedAt
@@ -220,7 +220,7 @@ func (s *state) lastOfInSync(r *record) time.Duration {
 // voteWait is rule D3c: for how long somebody else may hold a lease of this
 // voter, or of one that has left the set or has lost its memory.
 func (s *state) voteWait(m *voteMsg, c NodeID) time.Duration {
-	if m.Shard.IsZero() || m.Why == whyForce || s.onlyNode() || mutated(mutNoLeaseWait) {
+	if m.Shard.IsZero() || m.Why == whyForce || s.noCompany() || mutated(mutNoLeaseWait) {
 		return 0
 	}
 	if s.vote.shard(m.Shard).record == nil && m.Voters.Forced == 0 {
@@ -248,6 +248,10 @@ func (s *state) voteWait(m *voteMsg, c NodeID) time.Duration {
 func (s *state) onlyNode() bool {
 	return !slices.ContainsFunc(s.peers.ordered, func(p *peer) bool { return p != s.self && p.State != forgotten })
 }
+
+// noCompany reports whether this node knows of no other, not even of one that has
+// been forgotten: such a one may hold a lease yet.
+func (s *state) noCompany() bool { return len(s.peers.ordered) == 1 }
 
 // grantFor is a grant: with the record, and for each named slot what this voter
 // has accepted and opened.

@@ -56,10 +56,8 @@ func busLimits(kind byte) int {
 
 // appendFrame appends the frame of m to dst. On an error, which a message over
 // its limit gets, it returns dst as it was.
-func appendFrame(dst []byte, m message) ([]byte, error) {
-	w := writers.Get().(*valueWriter)
-	defer w.free()
-
+func (w *valueWriter) appendFrame(dst []byte, m message) ([]byte, error) {
+	defer func() { w.out = nil }()
 	kind, start := m.kind(), len(dst)
 	w.out = append(dst, 0, 0, 0, 0, byte(kind))
 	if err := w.message(m); err != nil {
@@ -76,7 +74,8 @@ func appendFrame(dst []byte, m message) ([]byte, error) {
 // decodeFrame returns the message of a payload; they share no memory. Whatever
 // the payload says, at most four times its length and 64 KB are allocated. An
 // error is a *malformed.
-func decodeFrame(kind msgKind, payload []byte) (message, error) {
+func (r *valueReader) decodeFrame(kind msgKind, payload []byte) (message, error) {
+	defer r.in.Reset(nil)
 	m, err := newMessage(kind)
 	if err != nil {
 		return nil, &malformed{What: kind.String(), Text: fmt.Sprintf("unknown kind, expected 1 to %d", numMsgKinds-1)}
@@ -84,9 +83,6 @@ func decodeFrame(kind msgKind, payload []byte) (message, error) {
 	if err := checkLimit(byte(kind), frameHeader+int64(len(payload)), busLimits); err != nil {
 		return nil, err
 	}
-	r := readers.Get().(*valueReader)
-	defer r.free()
-
 	if err := r.message(payload, m); err != nil {
 		err.What = kind.String()
 		return nil, err

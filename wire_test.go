@@ -493,8 +493,7 @@ func TestCountsAreComparedWithTheBytesAtHand(t *testing.T) {
 // Entries as short as they can be, as many as fit: here memory is largest beside
 // the bytes. Whether it is decoded or refused, it stays within the bound.
 func TestMemoryIsBoundedForTheShortestEntries(t *testing.T) {
-	w := writers.Get().(*valueWriter)
-	defer w.free()
+	w := newValueWriter()
 	for k := range kinds {
 		m, err := newMessage(k)
 		require.NoError(t, err)
@@ -545,8 +544,7 @@ func eachSlice(v reflect.Value, f func(reflect.Value)) {
 // A STOPPED carries one START, whose struct is far larger than its shortest
 // encoding. A frame of thousands does not get the memory for them.
 func TestManyLargeStructsInSmallBytesAreRefused(t *testing.T) {
-	w := writers.Get().(*valueWriter)
-	defer w.free()
+	w := newValueWriter()
 	for _, n := range []int{1, 100, 1000, 40000} {
 		m := &stoppedMsg{Starts: make([]startValue, n)}
 		for i := range m.Starts {
@@ -858,9 +856,11 @@ func sizedEntries(t *testing.T, size int, with func([]peerEntry) message) messag
 		if len(sizeless(t, with([]peerEntry{full, last})))-two == missing {
 			return with(append(entries, last))
 		}
-		last.Host = "x" // where a length takes another byte
-		if len(sizeless(t, with([]peerEntry{full, last})))-two == missing {
-			return with(append(entries, last))
+		for _, host := range []int{1, 2, textLimit / 2} { // where a length takes another byte
+			last.Host = text[:host]
+			if len(sizeless(t, with([]peerEntry{full, last})))-two == missing {
+				return with(append(entries, last))
+			}
 		}
 	}
 	require.FailNow(t, "no entries have that size", "%d bytes", size)
@@ -870,8 +870,7 @@ func sizedEntries(t *testing.T, size int, with func([]peerEntry) message) messag
 // sizeless is the payload of a message, whatever its size.
 func sizeless(t *testing.T, m message) []byte {
 	t.Helper()
-	w := writers.Get().(*valueWriter)
-	defer w.free()
+	w := newValueWriter()
 	require.NoError(t, w.encode(m))
 	return slices.Clone(w.out)
 }
@@ -1005,6 +1004,35 @@ func benchUpdate() *updateMsg {
 	return m
 }
 
+// appendFrame and decodeFrame are what a link does, for one frame.
+func appendFrame(dst []byte, m message) ([]byte, error) { return newValueWriter().appendFrame(dst, m) }
+
+func decodeFrame(kind msgKind, payload []byte) (message, error) {
+	return newValueReader().decodeFrame(kind, payload)
+}
+
+// The plans of all that the core sends and saves are made once.
+func TestPlansOfAllThatTheCoreSendsAreThere(t *testing.T) {
+	types := map[reflect.Type]bool{reflect.TypeFor[wireBeat](): true}
+	for k := msgKind(1); k < numMsgKinds; k++ {
+		m, err := newMessage(k)
+		require.NoError(t, err)
+		types[reflect.TypeOf(m).Elem()] = true
+	}
+	n := newRules(t).cluster(2, 3)[0]
+	for k := range n.disk {
+		if v := n.core.cellValue(k); v != nil {
+			types[reflect.TypeOf(v).Elem()] = true
+		}
+	}
+	for typ := range types {
+		require.NotNil(t, plans[typ], "%v", typ)
+	}
+	for _, typ := range wireTypes() {
+		require.NotNil(t, plans[typ], "%v", typ)
+	}
+}
+
 func benchMessages() []message {
 	return []message{benchHeartbeat(), newFiller(1, 0).message(msgDigest), benchUpdate()}
 }
@@ -1014,8 +1042,9 @@ func BenchmarkEncode(b *testing.B) {
 		b.Run(m.kind().String(), func(b *testing.B) {
 			b.ReportAllocs()
 			var frame []byte
+			w := newValueWriter()
 			for b.Loop() {
-				frame, _ = appendFrame(frame[:0], m)
+				frame, _ = w.appendFrame(frame[:0], m)
 			}
 			b.ReportMetric(float64(len(frame)), "bytes")
 		})
@@ -1039,8 +1068,9 @@ func BenchmarkDecode(b *testing.B) {
 		b.Run(m.kind().String(), func(b *testing.B) {
 			b.ReportAllocs()
 			payload := payloadOf(b, m)
+			r := newValueReader()
 			for b.Loop() {
-				if _, err := decodeFrame(m.kind(), payload); err != nil {
+				if _, err := r.decodeFrame(m.kind(), payload); err != nil {
 					b.Fatal(err)
 				}
 			}

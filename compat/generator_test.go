@@ -65,7 +65,9 @@ func (g *generator) command() []string {
 		if w -= table.weight; w < 0 {
 			args := g.right(table.parsed)
 			if !table.exact && g.chance(0.08) {
-				args = g.mutate(args)
+				if spoilt := g.mutate(args); !ends(spoilt) {
+					args = spoilt
+				}
 			}
 			return args
 		}

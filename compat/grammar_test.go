@@ -3,6 +3,7 @@ package compat
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -172,6 +173,21 @@ func (g *generator) anyCase(word string) string {
 		return string(b)
 	}
 	return word
+}
+
+// ends reports whether a spoilt command might give a key a time to live that is
+// over before both servers have looked: who is asked first is chance.
+func ends(args []string) bool {
+	const most = 60_000 // of whatever unit
+	switch strings.ToLower(args[0]) {
+	case "set", "getex", "setex", "psetex", "expire", "pexpire", "restore":
+	default:
+		return false
+	}
+	return slices.ContainsFunc(args[1:], func(a string) bool {
+		n, err := strconv.Atoi(a)
+		return err == nil && n > 0 && n < most
+	})
 }
 
 // mutate spoils a command: arguments that lack, are too many, out of place, or

@@ -66,10 +66,13 @@ func (s *Server) visible() slotmesh.SlotSet {
 }
 
 // countKeys is the number of keys of this node.
-func (s *Server) countKeys() (total int64, err error) {
+func (s *Server) countKeys() (total int64, err error) { return s.count(s.node.CountKeys) }
+
+// count adds up what there is in each slot.
+func (s *Server) count(in func(slotmesh.Slot) (int, error)) (total int64, err error) {
 	visible := s.visible()
 	for slot := range visible.All() {
-		n, err := s.node.CountKeys(slot)
+		n, err := in(slot)
 		if err != nil {
 			return 0, err
 		}

@@ -133,6 +133,11 @@ func TestInfoCounts(t *testing.T) {
 	require.Equal(t, "# Server", strings.SplitN(c.do("INFO"), "\r\n", 2)[0])
 	require.NotContains(t, c.do("INFO"), "# Commandstats")
 	require.Equal(t, "# Cluster\r\ncluster_enabled:1\r\n\r\n# Keyspace\r\ndb0:keys=1,expires=0,avg_ttl=0\r\n", c.do("INFO keyspace CLUSTER"))
+	c.check([2]string{"SET volatile 1 EX 100", "OK"}, [2]string{"SADD {volatile}set 1", "1"}, [2]string{"EXPIRE {volatile}set 100", "1"})
+	require.Contains(t, c.do("INFO keyspace"), "db0:keys=3,expires=2,avg_ttl=0\r\n")
+	c.check([2]string{"PERSIST volatile", "1"}, [2]string{"DEL {volatile}set", "1"})
+	require.Contains(t, c.do("INFO keyspace"), "db0:keys=2,expires=0,avg_ttl=0\r\n")
+	c.check([2]string{"DEL volatile", "1"})
 	require.Equal(t, "OK", c.do("CONFIG RESETSTAT"))
 	require.NotContains(t, c.do("INFO everything"), "cmdstat_get")
 }

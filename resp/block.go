@@ -3,30 +3,48 @@ package resp
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/slotmesh/slotmesh"
 )
 
-// waitList is who waits for which keys. Whoever waits longest for a key is woken
-// first when it changes; having taken what it wanted, it wakes the next.
+// waitList is who waits for which keys. A command of a client that changes such a
+// key serves them in its own Tx, before anybody else sees the key: those who wait
+// longest first. Where a key changes otherwise (by a call of the application) the
+// one who waits longest for it is woken, and serves them all.
 type waitList struct {
 	watch *slotmesh.Watch
+	n     atomic.Int64 // who waits: commands look no further where it is 0
 
 	mu    sync.Mutex
+	free  *sync.Cond           // of mu: a waiter is not claimed any more
 	byKey map[string][]*waiter // guarded by mu, first come first
 }
 
 // waiter is a blocking command that has found nothing.
 type waiter struct {
+	conn    *Conn
+	command *Command
+	args    [][]byte
 	keys    []string
+	asking  bool
+	wait    *waitFor
+
 	changed chan struct{} // one of its keys has changed, or gone
 	end     chan error    // CLIENT UNBLOCK: nil as if the time were over
+	served  chan struct{} // holds one token: reply or err is there
 	since   time.Time
+
+	claimed bool   // guarded by mu of the list: somebody is about to serve it
+	done    bool   // guarded by mu of the list: it stands in no list
+	reply   []byte // what it has been served
+	err     error
 }
 
 func (l *waitList) init(node slotmesh.Node) {
 	l.byKey = map[string][]*waiter{}
+	l.free = sync.NewCond(&l.mu)
 	l.watch = node.Watch(l.note)
 }
 
@@ -35,19 +53,27 @@ func (l *waitList) note(key string, gone bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, w := range l.byKey[key] {
-		select {
-		case w.changed <- struct{}{}:
-		default: // knows already
+		if w.claimed && !gone {
+			continue // it is its own change
 		}
+		w.wake()
 		if !gone {
-			return // one is enough: having looked, it wakes the next
+			return // one is enough: it serves the others
 		}
+	}
+}
+
+func (w *waiter) wake() {
+	select {
+	case w.changed <- struct{}{}:
+	default: // knows already
 	}
 }
 
 // add puts w behind the others. The caller has not looked for what it wants yet:
 // no change is missed.
 func (l *waitList) add(w *waiter) {
+	l.n.Add(1)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, k := range w.keys {
@@ -69,123 +95,286 @@ func (l *waitList) waiting() int {
 	return len(all)
 }
 
-// pass wakes who waits behind w for one of its keys: what has changed was nothing
-// for w, and may be something for them.
-func (l *waitList) pass(w *waiter) {
+// leave takes w away, unless it has been served. Who is about to serve it is
+// waited for. The next of each key looks: it may be what w was woken for.
+func (l *waitList) leave(w *waiter) (served bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	for w.claimed {
+		l.free.Wait()
+	}
+	if w.done {
+		return true
+	}
+	l.drop(w)
 	for _, k := range w.keys {
-		all := l.byKey[k]
-		if i := slices.Index(all, w) + 1; i > 0 && i < len(all) {
-			select {
-			case all[i].changed <- struct{}{}:
-			default:
+		if rest := l.byKey[k]; len(rest) > 0 {
+			rest[0].wake()
+		}
+	}
+	return false
+}
+
+// drop takes w out of the lists, under mu.
+func (l *waitList) drop(w *waiter) {
+	w.done = true
+	l.n.Add(-1)
+	for _, key := range w.keys {
+		rest := slices.DeleteFunc(slices.Clone(l.byKey[key]), func(x *waiter) bool { return x == w })
+		if len(rest) == 0 {
+			delete(l.byKey, key)
+			l.watch.Remove(key)
+		} else {
+			l.byKey[key] = rest
+		}
+	}
+}
+
+// claim is who waits for a key, in order, as the next to be served after a
+// waiter; nil: nobody.
+func (l *waitList) claim(key string, after *waiter) *waiter {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := l.byKey[key]
+	for _, w := range all[slices.Index(all, after)+1:] {
+		if !w.claimed && !w.done {
+			w.claimed = true
+			return w
+		}
+	}
+	return nil
+}
+
+func (l *waitList) release(w *waiter) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	w.claimed = false
+	l.free.Broadcast()
+}
+
+// serving is who is served in one Tx. What they get is theirs once it has ended.
+type serving struct {
+	list *waitList
+	own  *Conn // whose Tx it is
+	all  []*waiter
+}
+
+// serve serves who waits for keys that a Tx has changed, and who waits for what
+// those who are served have put elsewhere. It is called in the Tx.
+func (s *serving) serve(tx *slotmesh.Tx, keys []string) error {
+	for i := 0; i < len(keys); i++ {
+		more, err := s.serveKey(tx, keys[i])
+		if err != nil {
+			return err
+		}
+		keys = append(slices.Clip(keys), more...)
+	}
+	return nil
+}
+
+// serveBlocked serves who waits for keys that a command has changed, and those that its
+// scripts have.
+func (c *Conn) serveBlocked(tx *slotmesh.Tx, keys []string) error {
+	if c.server.blocked.n.Load() == 0 {
+		return nil
+	}
+	return c.serving.serve(tx, slices.Concat(keys, c.touched))
+}
+
+// serveKey serves who waits for a key as long as there is something, and returns
+// the keys that they have changed.
+func (s *serving) serveKey(tx *slotmesh.Tx, key string) (changed []string, err error) {
+	for w := s.list.claim(key, nil); w != nil; w = s.list.claim(key, w) {
+		head, found, err := tx.Entry(key)
+		if err != nil || !found || head.Kind != w.wait.kind {
+			s.list.release(w)
+			if err != nil || !found {
+				return changed, err
 			}
+			continue // a key of another kind is one more reason to wait
+		}
+		s.all = append(s.all, w)
+		moved, err := w.run(tx, key)
+		if err != nil {
+			return changed, err
+		}
+		if t := s.own.tracking; t != nil {
+			t.othersToo(key)
+			t.othersToo(moved)
+		}
+		if moved != "" {
+			changed = append(changed, moved)
 		}
 	}
+	return changed, nil
 }
 
-// remove takes w away and lets the next of each key look: there may be more than
-// w has taken.
-func (l *waitList) remove(w *waiter) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, k := range w.keys {
-		l.take(k, w)
+// run runs what waits, for one key that is there. moved is the key that it has
+// changed beside. Its error is its own affair, unless nothing of the Tx can be.
+func (w *waiter) run(tx *slotmesh.Tx, key string) (moved string, err error) {
+	var reply Reply
+	reply.setProto(int(w.conn.proto.Load()))
+	reply.bound(w.conn.server.cfg.Limits.Output)
+	call := Call{Tx: tx, Args: w.args, Reply: &reply, command: w.command, conn: w.conn}
+	moved, w.err = w.wait.serve(&call, key)
+	if w.err != nil {
+		return "", nil
 	}
+	w.reply = reply.bytes()
+	if reply.over() {
+		w.reply = nil
+		w.conn.cut()
+	}
+	return moved, nil
 }
 
-func (l *waitList) take(key string, w *waiter) {
-	rest := l.byKey[key]
-	for i, x := range rest {
-		if x == w {
-			rest = append(rest[:i:i], rest[i+1:]...)
-			break
-		}
-	}
-	if len(rest) == 0 {
-		delete(l.byKey, key)
-		l.watch.Remove(key)
+// end hands out what has been served, once the Tx has ended with err: all or
+// nothing of it has happened, or nobody knows.
+func (s *serving) end(err error) {
+	if len(s.all) == 0 {
 		return
 	}
-	l.byKey[key] = rest
-	select {
-	case rest[0].changed <- struct{}{}:
-	default:
+	l := s.list
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, w := range s.all {
+		w.claimed = false
+		switch {
+		case err == nil:
+		case outcomeUnknown(err):
+			w.reply, w.err = nil, err
+		default: // nothing has happened: it goes on to wait
+			w.reply, w.err = nil, nil
+			w.wake()
+			continue
+		}
+		l.drop(w)
+		w.served <- struct{}{}
 	}
+	l.free.Broadcast()
+	s.all = s.all[:0]
 }
 
 // blockedLook is how often a command that waits asks whether its slot is still
 // served: a cluster that is down does not change keys, and its clients are told.
 const blockedLook = time.Second
 
-// runBlocking runs a command again and again until it finds something, its time
-// is over, or the client goes.
+// runBlocking runs a command. Where it finds nothing it waits, until it is
+// served, its time is over, or the client goes.
 func (c *Conn) runBlocking(command *Command, args [][]byte, asking bool) error {
 	began := c.reply.size()
 	wait, err := c.execute(command, args, asking)
 	if err != nil || wait == nil {
 		return err
 	}
-	args = cloneArgs(args) // the connection reads on meanwhile
-	w := &waiter{changed: make(chan struct{}, 1), end: make(chan error, 1), since: time.Now()}
+	w := &waiter{conn: c, command: command, args: cloneArgs(args), asking: asking, wait: wait, // the connection reads on meanwhile
+		changed: make(chan struct{}, 1), end: make(chan error, 1), served: make(chan struct{}, 1), since: time.Now()}
 	for _, key := range wait.keys {
 		w.keys = append(w.keys, string(key))
 	}
+	wait.keys = nil
 	c.server.blocked.add(w)
-	defer c.server.blocked.remove(w)
-	// It has not looked since it stands in the list.
-	if wait, err = c.execute(command, args, asking); err != nil || wait == nil {
-		return err
-	}
+	w.wake() // it has not looked since it stands in the list
 	c.reply.truncate(began)
 	if err := c.flush(); err != nil {
-		return nil // cut
+		c.server.blocked.leave(w)
+		c.quit = true // it has been cut
+		return nil
 	}
 	c.blocked.Store(w)
 	defer c.blocked.Store(nil)
-	return c.waitAndRun(command, args, asking, wait, w)
+	stop := c.socket.readAhead(c.cancel)
+	err = c.await(w)
+	stop()
+	c.beginBatch()
+	return err
 }
 
-func (c *Conn) waitAndRun(command *Command, args [][]byte, asking bool, wait *waitFor, w *waiter) error {
-	stop := c.socket.readAhead(c.cancel)
-	defer stop()
-	defer c.beginBatch()
+// await waits until w is served, or will not be, and writes its reply.
+func (c *Conn) await(w *waiter) error {
 	var over <-chan time.Time
-	if wait.timeout > 0 {
-		t := time.NewTimer(wait.timeout)
+	if w.wait.timeout > 0 {
+		t := time.NewTimer(w.wait.timeout)
 		defer t.Stop()
 		over = t.C
 	}
 	look := time.NewTicker(blockedLook)
 	defer look.Stop()
+	var held <-chan time.Time    // a pause that it waits for
+	var heldOver <-chan struct{} // is over early
 	for {
-		select {
-		case <-look.C:
-			c.beginBatch()
-			if again, err := c.execute(command, args, asking); err != nil || again == nil {
-				return err
-			}
-			c.flush()
-		case <-w.changed:
-			c.beginBatch()
-			again, err := c.execute(command, args, asking)
-			if err != nil || again == nil {
-				return err
-			}
-			c.server.blocked.pass(w)
-			c.flush()
-		case <-over:
-			wait.none(&c.reply)
-			return nil
-		case err := <-w.end:
-			if err == nil {
-				wait.none(&c.reply)
-			}
-			return err
-		case <-c.ctx.Done():
-			c.quit = true
+		var end func() error // what it ends with, unless it has been served
+		none := func() error {
+			w.wait.none(&c.reply)
 			return nil
 		}
+		select {
+		case <-w.served:
+			return c.takeServed(w)
+		case <-look.C:
+		case <-w.changed:
+			if p := c.server.pause.p.Load(); p.holds() {
+				held, heldOver = time.After(time.Until(p.until)), p.over
+				continue
+			}
+		case <-held:
+			held, heldOver = nil, nil
+			w.wake()
+			continue
+		case <-heldOver:
+			held, heldOver = nil, nil
+			w.wake()
+			continue
+		case <-over:
+			end = none
+		case err := <-w.end:
+			if end = none; err != nil {
+				end = func() error { return err }
+			}
+		case <-c.ctx.Done():
+			end = func() error {
+				c.quit = true
+				return nil
+			}
+		}
+		if end == nil {
+			err := c.serveWaiters(w)
+			if err == nil {
+				continue
+			}
+			end = func() error { return err }
+		}
+		if c.server.blocked.leave(w) {
+			<-w.served
+			return c.takeServed(w)
+		}
+		c.beginBatch()
+		return end()
 	}
+}
+
+// takeServed is the end of a wait: somebody has run the command.
+func (c *Conn) takeServed(w *waiter) error {
+	c.beginBatch()
+	if w.err == nil {
+		c.reply.raw(w.reply)
+	}
+	return w.err
+}
+
+// serveWaiters serves all who wait for the keys of w, among them w, if there is
+// something.
+func (c *Conn) serveWaiters(w *waiter) error {
+	r := slotmesh.Request{Name: w.command.Name, Keys: w.keys, Asking: w.asking}
+	if err := c.beforeSlot(&r); err != nil {
+		return err
+	}
+	err := c.session.Execute(c.ctx, &r, func(tx *slotmesh.Tx) error {
+		if c.server.pause.p.Load().holds() {
+			return nil // it is seen all the same that the slot is served
+		}
+		return c.serving.serve(tx, w.keys)
+	})
+	c.serving.end(err)
+	return err
 }

@@ -39,15 +39,34 @@ type Call struct {
 	command *Command
 	conn    *Conn    // nil in tests of a function alone
 	wait    *waitFor // set by a blocking command that has found nothing
-	again   bool     // a blocking command that waits already looks again
+
+	compiled *compiled // of a command that runs a script
 }
 
-// waitFor is what a blocking command waits for: a change of one of its keys.
+// waitFor is what a blocking command waits for: that one of its keys is of a
+// kind. It outlives the call.
 type waitFor struct {
 	keys    [][]byte
+	kind    byte
 	timeout time.Duration // 0: for ever
 	none    func(*Reply)  // the reply when the time is over
 	refused func(*Reply)  // the reply where it may not wait, as in MULTI; nil: none
+
+	// serve does what the command does, for one key, which is of the kind. It
+	// returns the key that it has put something to, if any.
+	serve func(c *Call, key string) (put string, err error)
+}
+
+// run runs the command. Without a reply it fails, before anything has happened.
+func (c *Call) run() error {
+	began := c.Reply.size()
+	if err := c.command.Run(c); err != nil {
+		return err
+	}
+	if c.wait == nil && c.Reply.size() == began && !c.Reply.over() {
+		return noReply(c.command)
+	}
+	return nil
 }
 
 // refuse writes the reply where a command may not wait.

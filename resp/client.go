@@ -369,6 +369,9 @@ type pausing struct {
 // pauseState is the pause of a server, nil where there is none.
 type pauseState struct{ p atomic.Pointer[pausing] }
 
+// holds reports whether a pause, which may be nil, holds up writes now.
+func (p *pausing) holds() bool { return p != nil && time.Now().Before(p.until) }
+
 // begin makes clients wait until a time; a pause that lasts longer, or holds
 // more, stays.
 func (s *pauseState) begin(until time.Time, all bool) {

@@ -455,7 +455,7 @@ func clusterLinks(c *Conn, args [][]byte) error {
 			r.BulkString("node")
 			r.BulkString(m.ID.String())
 			r.BulkString("create-time")
-			r.Int(0) // nobody keeps it
+			r.Int(m.ConnectedAt.UnixMilli())
 			r.BulkString("events")
 			r.BulkString("r")
 			r.BulkString("send-buffer-allocated")

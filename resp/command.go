@@ -62,8 +62,10 @@ type Command struct {
 	Run func(c *Call) error
 
 	// Conn runs a command of the connection or of the server, which touches no
-	// key. It may wait. A command that has Run too comes here where a call names
-	// no keys.
+	// key. It writes one reply to c.Reply, or returns an error, which is the reply.
+	// The arguments alias the connection's buffer. It may wait, for as long as
+	// c.Context allows; meanwhile nothing is written to the client. A command that
+	// has Run too comes here where a call names no keys.
 	Conn func(c *Conn, args [][]byte) error
 
 	// Sub is the table of its subcommands, as of CONFIG or CLUSTER. The second
@@ -73,8 +75,9 @@ type Command struct {
 	// Group, Since, Summary and Complexity are for COMMAND DOCS.
 	Group, Since, Summary, Complexity string
 
-	parent *Command
-	stats  *commandStats
+	parent   *Command
+	stats    *commandStats
+	compiles bool // its first argument is the text of a script
 }
 
 // commandStats count for INFO.

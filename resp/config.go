@@ -131,6 +131,7 @@ func settingsTable() []setting {
 		number("tcp-keepalive", "300", 0, math.MaxInt32, settingShown),
 		number("timeout", "0", 0, math.MaxInt32, settingShown),
 		number("tls-port", "0", 0, 65535, settingFixed),
+		number("tracking-table-max-keys", "1000000", 0, most, settingLive),
 		number("zset-max-listpack-entries", "128", 0, most, settingShown),
 		memorySize("zset-max-listpack-value", "64"),
 	}
@@ -145,6 +146,7 @@ type settings struct {
 	slowerThan atomic.Int64 // microseconds; below 0: nothing is slow
 	slowMax    atomic.Int64
 	maxClients atomic.Int64
+	trackMax   atomic.Int64 // keys that clients cache; 0: as many as they like
 	password   atomic.Pointer[string]
 	coverage   atomic.Bool // nothing is served while a slot is not
 }
@@ -206,6 +208,8 @@ func (s *settings) apply(row *setting) {
 		s.slowMax.Store(n)
 	case "maxclients":
 		s.maxClients.Store(n)
+	case "tracking-table-max-keys":
+		s.trackMax.Store(n)
 	case "requirepass":
 		password := row.value
 		s.password.Store(&password)

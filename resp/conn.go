@@ -50,6 +50,8 @@ type Conn struct {
 	started   time.Time // when the running command began, or went on after a wait
 	tally     tally
 	tracking  *tracking // nil: CLIENT TRACKING is off
+	serving   serving   // who is served by what this command changes
+	touched   []string  // keys that scripts of this command have changed
 
 	// What CLIENT LIST shows, read by others.
 	name    atomic.Pointer[string]
@@ -90,15 +92,31 @@ func newConn(s *Server, nc net.Conn, id int64) *Conn {
 	c.session = s.node.Session()
 	c.setProto(2)
 	c.reply.bound(s.cfg.Limits.Output)
+	c.serving.list, c.serving.own = &s.blocked, c
 	c.run = func(tx *slotmesh.Tx) error {
 		c.call.Tx = tx
-		c.track(c.call.command, c.request.Keys)
-		c.runErr = c.call.command.Run(&c.call)
-		return c.runErr
+		c.track(tx, c.call.command, c.request.Keys)
+		if c.runErr = c.call.run(); c.runErr != nil || c.request.ReadOnly {
+			return c.runErr
+		}
+		return c.serveBlocked(tx, c.request.Keys)
 	}
 	c.lastAt.Store(c.born.UnixMilli())
 	return c
 }
+
+// Reply takes the reply of the command that runs, for Command.Conn: exactly one,
+// unless the function returns an error. It is for the goroutine that runs the
+// command, until the command returns.
+func (c *Conn) Reply() *Reply { return &c.reply }
+
+// ID is the number of the connection, as CLIENT ID says it: that of no other
+// connection of this server. It may be called from any goroutine.
+func (c *Conn) ID() int64 { return c.id }
+
+// Context is done when the connection ends, or the server. It may be called from
+// any goroutine.
+func (c *Conn) Context() context.Context { return c.ctx }
 
 func (c *Conn) setProto(proto int) {
 	c.proto.Store(int32(proto))
@@ -226,6 +244,9 @@ func (c *Conn) handle(args [][]byte) {
 		err = c.enqueue(command, args)
 	default:
 		err = c.dispatch(command, args)
+		if err == nil && c.reply.size() == c.began && !command.mayBeSilent() && !c.reply.over() && !c.quit {
+			err = noReply(command)
+		}
 	}
 	if err != nil {
 		c.reply.truncate(c.began)
@@ -242,6 +263,15 @@ func (c *Conn) handle(args [][]byte) {
 	}
 	c.clock(command, args, rejected, err != nil)
 }
+
+// noReply takes the place of a reply that an application's command has not
+// written: its client would take the next one for it.
+func noReply(command *Command) error {
+	return Error(fmt.Sprintf("ERR the command '%s' has written no reply", command.fullName()))
+}
+
+// mayBeSilent reports whether a command may have no reply.
+func (c *Command) mayBeSilent() bool { return c.fullName() == "client|reply" }
 
 // rejected notes that a command was refused before it ran: the transaction it
 // was to be part of fails, and one that it was to end is over.
@@ -371,6 +401,7 @@ func (c *Conn) execute(command *Command, args [][]byte, asking bool) (*waitFor, 
 	if len(c.keyAt) == 0 {
 		return nil, errNoKeys
 	}
+	c.touched = c.touched[:0]
 	r := &c.request
 	r.Keys = r.Keys[:0]
 	for _, i := range c.keyAt {
@@ -380,11 +411,12 @@ func (c *Conn) execute(command *Command, args [][]byte, asking bool) (*waitFor, 
 	if err := c.beforeSlot(r); err != nil {
 		return nil, err
 	}
-	c.call = Call{Args: args, Reply: &c.reply, command: command, conn: c, again: c.blocked.Load() != nil}
+	c.call = Call{Args: args, Reply: &c.reply, command: command, conn: c, compiled: c.compile(command, args)}
 	began := c.reply.size()
 	if err = c.session.Execute(c.ctx, r, c.run); err != nil {
 		c.reply.truncate(began)
 	}
+	c.serving.end(err)
 	wait := c.call.wait
 	if c.runErr != nil && err != nil {
 		err, c.runErr = c.runErr, nil
@@ -418,9 +450,8 @@ func (s *Server) errorText(err error) string {
 	var op *slotmesh.OpError
 	var admin *slotmesh.AdminError
 	var command *slotmesh.CommandError
-	unknown := errors.As(err, &op) && op.Outcome == slotmesh.Unknown
 	switch {
-	case unknown:
+	case outcomeUnknown(err) && errors.As(err, &op):
 		// Not CLUSTERDOWN or TRYAGAIN: clients repeat those by themselves, and
 		// this one may have happened.
 		return "ERR the command may have happened: " + op.Err.Error()
@@ -444,6 +475,12 @@ func (s *Server) errorText(err error) string {
 		return "ERR the server is closing"
 	}
 	return "ERR " + err.Error()
+}
+
+// outcomeUnknown reports whether a request may have happened although it failed.
+func outcomeUnknown(err error) bool {
+	var op *slotmesh.OpError
+	return errors.As(err, &op) && op.Outcome == slotmesh.Unknown
 }
 
 // adminText is the refusal of an operator's command, with the code that Redis

@@ -100,3 +100,46 @@ func ExampleCommand() {
 	// :0
 	// -ERR value is not an integer or out of range
 }
+
+// A command of the connection, which touches no key: it sees who asks, and replies
+// through the connection.
+func ExampleConn() {
+	whoAmI := resp.Command{
+		Name: "app.whoami", Arity: 1, Flags: resp.Fast,
+		Conn: func(c *resp.Conn, args [][]byte) error {
+			r := c.Reply()
+			r.Array(2)
+			r.BulkString("connection")
+			r.Int(c.ID())
+			return nil
+		},
+	}
+	ctx := context.Background()
+	node, err := slotmesh.Start(ctx, slotmesh.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer node.Close()
+	server, err := resp.Start(ctx, resp.Config{Node: node, Addr: "127.0.0.1:0", Commands: []resp.Command{whoAmI}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer server.Close()
+
+	conn, err := net.Dial("tcp", server.Addr().String())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprint(conn, "APP.WHOAMI\r\n")
+	replies := bufio.NewScanner(conn)
+	for range 4 {
+		replies.Scan()
+		fmt.Println(replies.Text())
+	}
+	// Output:
+	// *2
+	// $10
+	// connection
+	// :1
+}

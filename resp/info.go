@@ -179,6 +179,7 @@ func (s *Server) infoStats(b *infoText) {
 	b.line("pubsub_channels", channels)
 	b.line("pubsub_patterns", patterns)
 	b.line("pubsubshard_channels", sharded)
+	b.line("tracking_total_items", s.trackers.items.Load())
 	b.line("migrate_cached_sockets", s.sockets.count())
 	b.line("total_error_replies", s.stats.errors.Load())
 }
@@ -236,9 +237,11 @@ func (s *Server) infoErrors(b *infoText) {
 func (s *Server) infoCluster(b *infoText) { b.line("cluster_enabled", boolDigit(!s.cfg.Standalone)) }
 
 // infoKeyspace leaves an empty database out, as Redis does: redis-cli takes a
-// line for keys. How many of the keys have a time of expiry nobody counts.
+// line for keys. How long the keys will be there on average nobody counts.
 func (s *Server) infoKeyspace(b *infoText) {
-	if n, err := s.countKeys(); err == nil && n > 0 {
-		b.line("db0", fmt.Sprintf("keys=%d,expires=0,avg_ttl=0", n))
+	n, err := s.countKeys()
+	expires, err2 := s.count(s.node.CountExpiring)
+	if err == nil && err2 == nil && n > 0 {
+		b.line("db0", fmt.Sprintf("keys=%d,expires=%d,avg_ttl=0", n, expires))
 	}
 }

@@ -52,6 +52,14 @@ type Limits struct {
 	// bound a command is refused, and EXEC with it. Default four times Bulk.
 	Queue int
 
+	// Scripts is the number of bytes that the Lua scripts that run may hold
+	// together, beside what clients have sent them, as far as can be measured: one
+	// step may add 256 MiB before it is noticed. At the bound those are stopped
+	// that hold more than the others; nothing of them has happened. Default four
+	// times Bulk. For the bound to hold, this package lowers MaxArrayIndex of
+	// gopher-lua to 2^24, for whoever uses that in the process.
+	Scripts int
+
 	// WriteTime is how long a client may take to read what is written to it
 	// before it is disconnected. Default 60 s.
 	WriteTime time.Duration
@@ -76,6 +84,7 @@ func (l Limits) withDefaults() Limits {
 	l.Output = cmp.Or(l.Output, 4*min(l.Bulk, math.MaxInt/4))
 	l.Push = cmp.Or(l.Push, 32<<20)
 	l.Queue = cmp.Or(l.Queue, 4*min(l.Bulk, math.MaxInt/4))
+	l.Scripts = cmp.Or(l.Scripts, 4*min(l.Bulk, math.MaxInt/4))
 	l.WriteTime = cmp.Or(l.WriteTime, time.Minute)
 	l.PreAuthArgs = cmp.Or(l.PreAuthArgs, 10)
 	l.PreAuthBulk = cmp.Or(l.PreAuthBulk, 16<<10)
@@ -92,7 +101,7 @@ func (l Limits) validate() error {
 		value int
 	}{
 		{"Clients", l.Clients}, {"Args", l.Args}, {"Bulk", l.Bulk}, {"Inline", l.Inline}, {"Command", l.Command},
-		{"Pipeline", l.Pipeline}, {"Output", l.Output}, {"Push", l.Push}, {"Queue", l.Queue},
+		{"Pipeline", l.Pipeline}, {"Output", l.Output}, {"Push", l.Push}, {"Queue", l.Queue}, {"Scripts", l.Scripts},
 		{"PreAuthArgs", l.PreAuthArgs}, {"PreAuthBulk", l.PreAuthBulk}, {"PreAuthOutput", l.PreAuthOutput},
 	} {
 		if f.value < 0 {

@@ -849,7 +849,7 @@ func runRPopLPush(c *Call) error { return moveItem(c, false, true, nil) }
 // moveItem takes an item from the list of argument 1 to that of argument 2. wait is
 // what is waited for where there is none.
 func moveItem(c *Call, fromLeft, toLeft bool, wait *waitFor) error {
-	src, err := c.listOrWait(c.Own(1))
+	src, err := c.list(c.Own(1))
 	if err != nil {
 		return err
 	}
@@ -954,29 +954,40 @@ func popFirst(c *Call, at int) error {
 		return err
 	}
 	for _, key := range o.keys {
-		l, err := c.listOrWait(string(key))
-		if err != nil {
+		if found, err := o.popFrom(c, string(key)); found || err != nil {
 			return err
 		}
-		if !l.found {
-			continue
+	}
+	if o.wait != nil {
+		o.wait.kind = kindList
+		o.wait.serve = func(c *Call, key string) (string, error) {
+			_, err := o.popFrom(c, key)
+			return "", err
 		}
-		values, err := l.popN(o.low, o.count)
-		if err != nil {
-			return err
-		}
-		if err := l.save(); err != nil {
-			return err
-		}
-		c.Reply.Array(2)
-		c.Reply.Bulk(key)
-		c.bulks(values)
-		return nil
 	}
 	if c.wait = o.wait; c.wait == nil {
 		c.Reply.NullArray()
 	}
 	return nil
+}
+
+// popFrom pops from a list, if it is there.
+func (o *popOptions) popFrom(c *Call, key string) (found bool, err error) {
+	l, err := c.list(key)
+	if err != nil || !l.found {
+		return false, err
+	}
+	values, err := l.popN(o.low, o.count)
+	if err != nil {
+		return true, err
+	}
+	if err := l.save(); err != nil {
+		return true, err
+	}
+	c.Reply.Array(2)
+	c.Reply.BulkString(key)
+	c.bulks(values)
+	return true, nil
 }
 
 // ---- commands that wait
@@ -1007,16 +1018,6 @@ func waiting(timeout time.Duration, keys ...[]byte) *waitFor {
 	return &waitFor{keys: keys, timeout: timeout, none: (*Reply).NullArray}
 }
 
-// listOrWait is list for a command that may be waiting already: then a key of
-// another kind is one more reason to wait.
-func (c *Call) listOrWait(key string) (list, error) {
-	l, err := c.list(key)
-	if err == errWrongType && c.again {
-		return l, nil
-	}
-	return l, err
-}
-
 func runBLPop(c *Call) error { return blockingPop(c, true) }
 func runBRPop(c *Call) error { return blockingPop(c, false) }
 
@@ -1027,27 +1028,36 @@ func blockingPop(c *Call, left bool) error {
 		return err
 	}
 	for _, key := range c.Args[1:last] {
-		l, err := c.listOrWait(string(key))
-		if err != nil {
+		if found, err := popItem(c, string(key), left); found || err != nil {
 			return err
 		}
-		if !l.found {
-			continue
-		}
-		value, err := l.pop(left)
-		if err != nil {
-			return err
-		}
-		if err := l.save(); err != nil {
-			return err
-		}
-		c.Reply.Array(2)
-		c.Reply.Bulk(key)
-		c.Reply.Bulk(value)
-		return nil
 	}
 	c.wait = waiting(timeout, c.Args[1:last]...)
+	c.wait.kind = kindList
+	c.wait.serve = func(c *Call, key string) (string, error) {
+		_, err := popItem(c, key, left)
+		return "", err
+	}
 	return nil
+}
+
+// popItem pops an item from a list, if it is there.
+func popItem(c *Call, key string, left bool) (found bool, err error) {
+	l, err := c.list(key)
+	if err != nil || !l.found {
+		return false, err
+	}
+	value, err := l.pop(left)
+	if err != nil {
+		return true, err
+	}
+	if err := l.save(); err != nil {
+		return true, err
+	}
+	c.Reply.Array(2)
+	c.Reply.BulkString(key)
+	c.Reply.Bulk(value)
+	return true, nil
 }
 
 func runBLMove(c *Call) error {
@@ -1068,5 +1078,9 @@ func blockingMove(c *Call, fromLeft, toLeft bool, at int) error {
 	}
 	wait := waiting(timeout, c.Args[1])
 	wait.refused = (*Reply).Null
+	wait.kind = kindList
+	wait.serve = func(c *Call, key string) (string, error) {
+		return c.Own(2), moveItem(c, fromLeft, toLeft, nil)
+	}
 	return moveItem(c, fromLeft, toLeft, wait)
 }

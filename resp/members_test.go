@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/slotmesh/slotmesh"
 	"github.com/stretchr/testify/require"
@@ -321,42 +320,12 @@ func TestBlockingCommandsDoNotWaitInATransaction(t *testing.T) {
 
 // A command that waits goes on to wait where a key of another kind has come.
 func TestBlockingCommandsOverlookOtherKindsWhileTheyWait(t *testing.T) {
-	b := newBench(t)
-	b.run("SADD {t}s a")
-	b.run("RPUSH {t}l a")
-	for _, words := range []string{"BLPOP {t}s 0", "BLMOVE {t}s {t}m LEFT LEFT 0", "BLMPOP 0 1 {t}s LEFT", "BZPOPMIN {t}s 0", "BZMPOP 0 1 {t}s MIN"} {
-		c, err := b.waiting(strings.Fields(words))
-		if err != nil || c.wait == nil {
-			t.Errorf("%s: wait %v, error %v, want to wait", words, c.wait, err)
-		}
+	s := startServer(t)
+	for _, words := range []string{"BLPOP {t}q 0", "BLMOVE {t}q {t}m LEFT LEFT 0", "BLMPOP 0 1 {t}q LEFT", "BZPOPMIN {t}q 0", "BZMPOP 0 1 {t}q MIN"} {
+		c, other := dial(t, s), dial(t, s)
+		id := c.do("CLIENT ID")
+		c.blocked(s, 1, words)
+		other.check([2]string{"SADD {t}q a", "1"}, [2]string{"SADD {t}q b", "1"}, [2]string{"CLIENT UNBLOCK " + id, "1"}, [2]string{"DEL {t}q", "1"})
+		require.Equal(t, "(nil)", c.read(), words)
 	}
-	_, err := b.waiting(strings.Fields("BLMOVE {t}l {t}s LEFT LEFT 0"))
-	require.Equal(t, errWrongType, err, "the destination is looked at as ever")
-	c, err := b.waiting(strings.Fields("BLMOVE {t}none {t}m LEFT LEFT 1.5"))
-	require.NoError(t, err)
-	require.Equal(t, [][]byte{[]byte("{t}none")}, c.wait.keys, "the destination is not waited for")
-	require.Equal(t, 1500*time.Millisecond, c.wait.timeout)
-}
-
-// waiting runs a command that waits already.
-func (b *bench) waiting(words []string) (c Call, err error) {
-	b.t.Helper()
-	args := make([][]byte, len(words))
-	for i, w := range words {
-		args[i] = []byte(w)
-	}
-	command, err := b.table.lookup(args)
-	require.NoError(b.t, err)
-	at, err := command.keys(nil, args)
-	require.NoError(b.t, err)
-	r := slotmesh.Request{Name: command.Name, Keys: []string{string(args[at[0]])}}
-	runErr := b.node.Execute(context.Background(), r, func(tx *slotmesh.Tx) error {
-		c = Call{Tx: tx, Args: args, Reply: &Reply{}, command: command, again: true}
-		err = command.Run(&c)
-		return err
-	})
-	if err == nil {
-		require.NoError(b.t, runErr)
-	}
-	return c, err
 }

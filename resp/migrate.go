@@ -310,9 +310,8 @@ func targetError(text string) error {
 
 // send sends values to the target, and notes what became of each.
 func (m *migration) send(values []sending) error {
-	t := m.conn.server.sockets.target(m.addr)
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	t := m.conn.server.sockets.hold(m.addr)
+	defer m.conn.server.sockets.release(t)
 	err := m.exchange(t, values)
 	if lost := new(ioError); errors.As(err, &lost) {
 		if !m.resolve(t, values) {
@@ -513,9 +512,8 @@ func (m *migration) isOurs(t *target, key string) bool {
 // withdraw takes back what the target has been given, and has been deleted here
 // meanwhile.
 func (m *migration) withdraw(keys []string) error {
-	t := m.conn.server.sockets.target(m.addr)
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	t := m.conn.server.sockets.hold(m.addr)
+	defer m.conn.server.sockets.release(t)
 	if err := t.connect(m); err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package resp
 import (
 	"errors"
 	"sync/atomic"
+	"time"
 
 	"github.com/slotmesh/slotmesh"
 )
@@ -15,15 +16,16 @@ type transaction struct {
 	queue  []queued
 	bytes  int // of the queued arguments
 
-	watch   *slotmesh.Watch
-	dirty   *atomic.Bool        // a watched key has changed
-	present map[string]struct{} // watched keys that were there
+	watch    *slotmesh.Watch
+	dirty    *atomic.Bool // a watched key has changed
+	expireAt int64        // Unix milliseconds: the first of the watched keys that were there is gone; 0: never
 }
 
 type queued struct {
 	command *Command
 	args    [][]byte
 	keyed   bool // runs in the Tx of its keys
+	script  *compiled
 }
 
 // Overhead of a queued command beside the bytes of its arguments.
@@ -91,11 +93,11 @@ func (c *Conn) unwatch() {
 	if c.tx.watch != nil {
 		c.tx.watch.Close()
 	}
-	c.tx.watch, c.tx.dirty, c.tx.present = nil, nil, nil
+	c.tx.watch, c.tx.dirty, c.tx.expireAt = nil, nil, 0
 }
 
-// watch notes the keys. Whether one is there now is kept, for a key whose time
-// comes changes without a write.
+// watch notes the keys, and the earliest time at which one that is there now will
+// be gone: a key whose time comes changes without a write.
 func watch(c *Conn, args [][]byte) error {
 	if c.tx.open {
 		return Error("ERR WATCH inside MULTI is not allowed")
@@ -104,7 +106,7 @@ func watch(c *Conn, args [][]byte) error {
 	for _, a := range args[1:] {
 		r.Keys = append(r.Keys, string(a))
 	}
-	var present []string
+	expireAt := c.tx.expireAt
 	if c.tx.watch == nil {
 		dirty := &atomic.Bool{}
 		c.tx.dirty = dirty
@@ -113,10 +115,12 @@ func watch(c *Conn, args [][]byte) error {
 	err := c.session.Execute(c.ctx, &r, func(tx *slotmesh.Tx) error {
 		c.tx.watch.Add(r.Keys...)
 		for _, k := range r.Keys {
-			if _, found, err := tx.Entry(k); err != nil {
+			e, _, err := tx.Entry(k)
+			if err != nil {
 				return err
-			} else if found {
-				present = append(present, k)
+			}
+			if e.ExpireAt != 0 && (expireAt == 0 || e.ExpireAt < expireAt) {
+				expireAt = e.ExpireAt
 			}
 		}
 		return nil
@@ -124,12 +128,7 @@ func watch(c *Conn, args [][]byte) error {
 	if err != nil {
 		return err
 	}
-	if c.tx.present == nil {
-		c.tx.present = map[string]struct{}{}
-	}
-	for _, k := range present {
-		c.tx.present[k] = struct{}{}
-	}
+	c.tx.expireAt = expireAt
 	c.reply.Simple("OK")
 	return nil
 }
@@ -163,7 +162,7 @@ func (c *Conn) enqueue(command *Command, args [][]byte) (err error) {
 		return Error("ERR too many or too large commands in a transaction")
 	}
 	c.tx.bytes += size
-	c.tx.queue = append(c.tx.queue, queued{command, cloneArgs(args), command.Run != nil && len(c.keyAt) > 0})
+	c.tx.queue = append(c.tx.queue, queued{command: command, args: cloneArgs(args), keyed: command.Run != nil && len(c.keyAt) > 0})
 	c.inMulti.Add(1)
 	c.reply.Simple("QUEUED")
 	return nil
@@ -200,7 +199,7 @@ func exec(c *Conn, args [][]byte) error {
 		return errCrossSlot
 	case t.failed:
 		return errExecAbort
-	case t.dirty != nil && t.dirty.Load():
+	case t.changed(time.Now()):
 		c.reply.NullArray()
 		return nil
 	}
@@ -213,7 +212,7 @@ func exec(c *Conn, args [][]byte) error {
 	case err != nil:
 		return err
 	}
-	t.dirty, t.present = nil, nil // the first part has changed what was watched
+	t.dirty = nil // the first part has changed what was watched
 	c.inExec = true
 	defer func() { c.inExec, c.asking = false, false }() // an ASKING in there is over with EXEC
 	c.reply.Array(len(t.queue))
@@ -270,7 +269,12 @@ func (t *transaction) oneSlot() bool {
 // runKeyless runs a queued command that names no keys.
 func (c *Conn) runKeyless(q queued) error {
 	if q.command.Conn != nil {
-		return c.runConn(q.command, q.args)
+		began := c.reply.size()
+		err := c.runConn(q.command, q.args)
+		if err == nil && c.reply.size() == began && !q.command.mayBeSilent() && !c.reply.over() {
+			err = noReply(q.command)
+		}
+		return err
 	}
 	if _, err := q.command.keys(nil, q.args); err != nil {
 		return err
@@ -283,10 +287,12 @@ const errDirty Error = "ERR a watched key has changed"
 // execKeyed runs the commands with keys of a part of the queue, all or none.
 func (c *Conn) execKeyed(t *transaction, part []queued, replies [][]byte) error {
 	r := slotmesh.Request{Name: "exec", ReadOnly: true, Asking: t.asking}
-	for _, q := range part {
+	for i := range part {
+		q := &part[i]
 		if !q.keyed {
 			continue
 		}
+		q.script = c.compile(q.command, q.args)
 		at, err := q.command.keys(nil, q.args)
 		if err != nil {
 			return err
@@ -302,15 +308,16 @@ func (c *Conn) execKeyed(t *transaction, part []queued, replies [][]byte) error 
 	if err := c.beforeSlot(&r); err != nil {
 		return err
 	}
-	return c.session.Execute(c.ctx, &r, func(tx *slotmesh.Tx) error {
-		if t.dirty != nil && (t.dirty.Load() || expired(tx, t.present)) {
+	c.touched = c.touched[:0]
+	err := c.session.Execute(c.ctx, &r, func(tx *slotmesh.Tx) error {
+		if t.changed(tx.Now()) {
 			return errDirty
 		}
 		left := c.server.cfg.Limits.Output
 		for i, q := range part {
 			if q.keyed {
-				c.trackArgs(q.command, q.args)
-				reply, err := c.runIn(tx, q.command, q.args, left)
+				c.trackArgs(tx, q.command, q.args)
+				reply, err := c.runIn(tx, &q, left)
 				if err != nil {
 					return err
 				}
@@ -318,32 +325,33 @@ func (c *Conn) execKeyed(t *transaction, part []queued, replies [][]byte) error 
 				left -= len(reply)
 			}
 		}
-		return nil
+		if r.ReadOnly {
+			return nil
+		}
+		return c.serveBlocked(tx, r.Keys)
 	})
+	c.serving.end(err)
+	return err
 }
 
-// expired reports whether a watched key of this slot has gone by its time.
-func expired(tx *slotmesh.Tx, present map[string]struct{}) bool {
-	for k := range present {
-		if slotmesh.KeySlot(k) != tx.Slot() {
-			continue
-		}
-		if _, found, err := tx.Entry(k); err == nil && !found {
-			return true
-		}
+// changed reports whether a watched key has changed, or gone by its time, be it
+// of another slot.
+func (t *transaction) changed(now time.Time) bool {
+	if t.dirty == nil {
+		return false
 	}
-	return false
+	return t.dirty.Load() || t.expireAt != 0 && t.expireAt <= now.UnixMilli()
 }
 
 // runIn runs a command inside a Tx that others share, and returns its reply. Its
 // error is a reply like any other: what ran before it stays. A script that is
 // stopped is the end of them all, for none of it may have happened.
-func (c *Conn) runIn(tx *slotmesh.Tx, command *Command, args [][]byte, most int) ([]byte, error) {
+func (c *Conn) runIn(tx *slotmesh.Tx, q *queued, most int) ([]byte, error) {
 	var reply Reply
 	reply.bound(most)
 	reply.setProto(c.reply.Proto())
-	call := Call{Tx: tx, Args: args, Reply: &reply, command: command, conn: c}
-	err := command.Run(&call)
+	call := Call{Tx: tx, Args: q.args, Reply: &reply, command: q.command, conn: c, compiled: q.script}
+	err := call.run()
 	var stopped *stoppedScript
 	switch {
 	case errors.As(err, &stopped):

@@ -89,3 +89,19 @@ func TestWatchedKeyThatExpiresAbortsExec(t *testing.T) {
 	require.Eventually(t, func() bool { return c.do("EXISTS a") == "0" }, 5*time.Second, time.Millisecond)
 	c.check([2]string{"MULTI", "OK"}, [2]string{"SET a 2", "QUEUED"}, [2]string{"EXEC", "(nil)"}, [2]string{"EXISTS a", "0"})
 }
+
+// EXEC looks at the time of every watched key, also of one in another slot, and
+// where it has no keys itself. Replies of redis-server 7.0.
+func TestWatchedKeyOfAnotherSlotThatExpiresAbortsExec(t *testing.T) {
+	s := startServer(t)
+	for _, queue := range [][]string{{"SET other 2"}, {"PING"}, {}, {"GET other"}} {
+		c, other := dial(t, s), dial(t, s)
+		c.check([2]string{"SET a 1 PX 30", "OK"}, [2]string{"WATCH a b", "CROSSSLOT Keys in request don't hash to the same slot"}, [2]string{"WATCH b", "OK"}, [2]string{"WATCH a", "OK"}, [2]string{"MULTI", "OK"})
+		for _, command := range queue {
+			c.check([2]string{command, "QUEUED"})
+		}
+		require.Eventually(t, func() bool { return other.do("EXISTS a") == "0" }, 5*time.Second, time.Millisecond)
+		c.check([2]string{"EXEC", "(nil)"}, [2]string{"EXISTS other", "0"})
+		c.check([2]string{"WATCH a", "OK"}, [2]string{"MULTI", "OK"}, [2]string{"PING", "QUEUED"}, [2]string{"EXEC", "[PONG]"}) // it was not there
+	}
+}

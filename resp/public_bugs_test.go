@@ -775,3 +775,41 @@ func memberIDs(c *testClient) string {
 	}
 	return strings.Join(ids, " ")
 }
+
+// Clients that wait for keys of a slot that moves away hear so, each once.
+func TestWaitersAreSentAfterTheirSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := threeFronts(t)
+		key := "{" + f.key(0) + "}q"
+		var waiters []*testClient
+		for i, command := range []string{"BLPOP K 0", "BLPOP K 100", "BLMOVE K K2 LEFT LEFT 0", "BZPOPMIN K 0", "BLMPOP 0 1 K LEFT"} {
+			c := f.dial(0)
+			c.send(strings.ReplaceAll(command, "K", key))
+			f.waiting(0, i+1)
+			waiters = append(waiters, c)
+		}
+		f.move(1, key)
+		for _, c := range waiters {
+			require.Equal(t, f.moved(key, 1), c.read())
+			require.Equal(t, "PONG", c.do("PING"))
+		}
+		f.waiting(0, 0)
+	})
+}
+
+// Connections between nodes have a time at which they were made.
+func TestLinksHaveATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now().UnixMilli()
+		f := threeFronts(t)
+		time.Sleep(time.Second)
+		times := regexp.MustCompile(`create-time (\d+)`).FindAllStringSubmatch(f.dial(0).do("CLUSTER LINKS"), -1)
+		require.Len(t, times, 4)
+		for _, m := range times {
+			at, err := strconv.ParseInt(m[1], 10, 64)
+			require.NoError(t, err)
+			require.GreaterOrEqual(t, at, began)
+			require.Less(t, at, time.Now().UnixMilli())
+		}
+	})
+}

@@ -21,14 +21,15 @@ type scripts struct {
 	mu      sync.Mutex
 	bySHA   map[string]*script          // guarded by mu
 	order   []string                    // guarded by mu: oldest first
-	bytes   int                         // guarded by mu: of all texts
+	bytes   int                         // guarded by mu: of all texts, compiled
 	running map[*runningScript]struct{} // guarded by mu
 	idle    []*interpreter              // guarded by mu: at most idleMax
+	memory  scriptMemory
 }
 
 const (
 	scriptsMax    = 10_000          // scripts kept; at the bound the oldest is forgotten, and EVALSHA of it answers NOSCRIPT
-	scriptBytes   = 64 << 20        // of all texts; the same
+	scriptBytes   = 256 << 20       // of all scripts, as text and compiled; the same
 	idleMax       = 16              // interpreters kept for the next scripts
 	scriptTimeMax = 5 * time.Second // a script that takes longer is stopped, and nothing of it has happened
 )
@@ -38,6 +39,7 @@ type script struct {
 	sha       string
 	text      string
 	proto     *lua.FunctionProto
+	size      int  // bytes of text and proto
 	flagged   bool // its first line is #!lua
 	readOnly  bool // flags=no-writes
 	noCluster bool // flags=no-cluster
@@ -45,16 +47,17 @@ type script struct {
 
 // runningScript is a script that runs now, for SCRIPT KILL.
 type runningScript struct {
-	stop context.CancelFunc
+	stop  context.CancelFunc
+	meter *scriptMeter
 }
 
 func scriptCommands() []Command {
 	const eval = NoScript | Stale | SkipMonitor | MayReplicate | NoMandatoryKeys | MovableKeys
 	const readOnly = NoScript | Stale | SkipMonitor | ReadOnly | NoMandatoryKeys | MovableKeys
 	return []Command{
-		{Name: "eval", Arity: -3, Flags: eval, Run: evalAtSlot, Conn: evalAnywhere, Keys: scriptKeys, Group: "scripting", Since: "2.6.0", Summary: "Execute a Lua script server side", Complexity: "Depends on the script that is executed."},
+		{Name: "eval", compiles: true, Arity: -3, Flags: eval, Run: evalAtSlot, Conn: evalAnywhere, Keys: scriptKeys, Group: "scripting", Since: "2.6.0", Summary: "Execute a Lua script server side", Complexity: "Depends on the script that is executed."},
 		{Name: "evalsha", Arity: -3, Flags: eval, Run: evalAtSlot, Conn: evalAnywhere, Keys: scriptKeys, Group: "scripting", Since: "2.6.0", Summary: "Execute a Lua script server side", Complexity: "Depends on the script that is executed."},
-		{Name: "eval_ro", Arity: -3, Flags: readOnly, Run: evalAtSlot, Conn: evalAnywhere, Keys: scriptKeys, Group: "scripting", Since: "7.0.0", Summary: "Execute a read-only Lua script server side", Complexity: "Depends on the script that is executed."},
+		{Name: "eval_ro", compiles: true, Arity: -3, Flags: readOnly, Run: evalAtSlot, Conn: evalAnywhere, Keys: scriptKeys, Group: "scripting", Since: "7.0.0", Summary: "Execute a read-only Lua script server side", Complexity: "Depends on the script that is executed."},
 		{Name: "evalsha_ro", Arity: -3, Flags: readOnly, Run: evalAtSlot, Conn: evalAnywhere, Keys: scriptKeys, Group: "scripting", Since: "7.0.0", Summary: "Execute a read-only Lua script server side", Complexity: "Depends on the script that is executed."},
 		{Name: "script", Arity: -2, Group: "scripting", Since: "2.6.0", Summary: "A container for Lua scripts management commands", Complexity: "Depends on subcommand.", Sub: []Command{
 			{Name: "load", Arity: 3, Flags: NoScript | Stale, Conn: scriptLoad},
@@ -119,11 +122,11 @@ func (s *scripts) compile(text []byte) (*script, error) {
 	if s.bySHA[sha] == nil {
 		s.bySHA[sha] = compiled
 		s.order = append(s.order, sha)
-		s.bytes += len(text)
+		s.bytes += compiled.size
 	}
 	for len(s.order) > scriptsMax || s.bytes > scriptBytes && len(s.order) > 1 {
 		oldest := s.order[0]
-		s.bytes -= len(s.bySHA[oldest].text)
+		s.bytes -= s.bySHA[oldest].size
 		delete(s.bySHA, oldest)
 		s.order = s.order[1:]
 	}
@@ -153,6 +156,7 @@ func compileScript(sha, text string) (*script, error) {
 	if out.proto, err = compileLua(code, "user_script"); err != nil {
 		return nil, Error("ERR Error compiling script (new function): " + oneLine(err.Error()))
 	}
+	out.size = len(text) + protoSize(out.proto)
 	return out, nil
 }
 
@@ -188,9 +192,28 @@ func oneLine(s string) string {
 	return strings.NewReplacer("\n", " ", "\r", " ").Replace(s)
 }
 
+// compiled is a script, or why there is none.
+type compiled struct {
+	script *script
+	err    error
+}
+
+// compile compiles the script of a call, before it takes the lock of its slot:
+// that may take long. What is wrong with it is said in its turn.
+func (c *Conn) compile(command *Command, args [][]byte) *compiled {
+	if !command.compiles {
+		return nil
+	}
+	s, err := c.server.scripts.compile(args[1])
+	return &compiled{s, err}
+}
+
 // scriptOf is the script that a call names, by its text or by its SHA-1.
-func (c *Conn) scriptOf(command *Command, args [][]byte) (*script, error) {
-	if !strings.HasPrefix(command.Name, "evalsha") {
+func (c *Conn) scriptOf(command *Command, args [][]byte, early *compiled) (*script, error) {
+	if early != nil {
+		return early.script, early.err
+	}
+	if command.compiles {
 		return c.server.scripts.compile(args[1])
 	}
 	if s := c.server.scripts.find(string(appendLower(nil, args[1]))); s != nil {
@@ -200,7 +223,7 @@ func (c *Conn) scriptOf(command *Command, args [][]byte) (*script, error) {
 }
 
 // newRun reads the arguments of EVAL.
-func (c *Conn) newRun(command *Command, args [][]byte) (*scriptRun, error) {
+func (c *Conn) newRun(command *Command, args [][]byte, early *compiled) (*scriptRun, error) {
 	if strings.HasPrefix(command.Name, "evalsha") && len(args[1]) != 2*sha1.Size {
 		return nil, errNoScript // said before anything else
 	}
@@ -211,7 +234,7 @@ func (c *Conn) newRun(command *Command, args [][]byte) (*scriptRun, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := c.scriptOf(command, args)
+	s, err := c.scriptOf(command, args, early)
 	if err != nil {
 		return nil, err
 	}
@@ -233,7 +256,7 @@ func (c *Conn) newRun(command *Command, args [][]byte) (*scriptRun, error) {
 
 // evalAtSlot runs a script that has named its keys.
 func evalAtSlot(c *Call) error {
-	r, err := c.conn.newRun(c.command, c.Args)
+	r, err := c.conn.newRun(c.command, c.Args, c.compiled)
 	if err != nil {
 		return err
 	}
@@ -263,7 +286,7 @@ func evalAnywhere(c *Conn, args [][]byte) error {
 	if err != nil {
 		return err
 	}
-	r, err := c.newRun(command, args)
+	r, err := c.newRun(command, args, nil)
 	if err != nil {
 		return err
 	}
@@ -279,10 +302,14 @@ func evalAnywhere(c *Conn, args [][]byte) error {
 		return err
 	}
 	var failed error
+	c.touched = c.touched[:0]
 	err = c.session.Execute(c.ctx, &q, func(tx *slotmesh.Tx) error {
-		failed = r.atSlot(tx, &c.reply)
-		return failed
+		if failed = r.atSlot(tx, &c.reply); failed != nil || q.ReadOnly {
+			return failed
+		}
+		return c.serveBlocked(tx, nil)
 	})
+	c.serving.end(err)
 	if failed != nil {
 		return failed
 	}
@@ -331,11 +358,15 @@ func (r *scriptRun) in(tx *slotmesh.Tx, reply *Reply) error {
 	ctx, cancel := context.WithTimeout(r.conn.ctx, scriptTimeMax)
 	defer cancel()
 	r.stop = cancel
-	defer all.begin(&runningScript{cancel})()
-	value, err := vm.run(ctx, r)
+	meter := all.memory.meter(ctx, cancel, r, vm)
+	defer meter.end()
+	defer all.begin(&runningScript{cancel, meter})()
+	value, err := vm.run(meter, r)
 	switch {
 	case r.wants != "":
 		return &needSlot{r.wants}
+	case meter.over:
+		return Error(fmt.Sprintf("ERR script %s held more memory than scripts may, %d bytes, and was stopped; nothing of it has happened", r.script.sha, all.memory.limit)).stopped()
 	case ctx.Err() != nil:
 		// Stopped in the middle of something: not to be used again.
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -369,7 +400,7 @@ func (s *scripts) interpreter() *interpreter {
 func (s *scripts) giveBack(vm *interpreter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.idle) < idleMax {
+	if len(s.idle) < idleMax && stackSize(vm.state) <= luaKeepStack {
 		s.idle = append(s.idle, vm)
 		return
 	}
@@ -388,8 +419,9 @@ func (s *scripts) begin(r *runningScript) func() {
 	}
 }
 
-func (s *scripts) init() {
+func (s *scripts) init(limit int) {
 	s.bySHA, s.running = map[string]*script{}, map[*runningScript]struct{}{}
+	s.memory.limit, s.memory.wake = int64(limit), make(chan struct{}, 1)
 }
 
 func (s *scripts) close() {

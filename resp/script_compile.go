@@ -31,7 +31,12 @@ func compileLua(text, name string) (*lua.FunctionProto, error) {
 	if len(text) > luaNestedMax && !nestedWithin(chunk, luaNestedMax) {
 		return nil, errors.New(name + ":1: chunk has too many syntax levels")
 	}
-	return lua.Compile(chunk, name)
+	callHidden(reflect.ValueOf(chunk))
+	proto, err := lua.Compile(chunk, name)
+	if err == nil {
+		setHidden(proto)
+	}
+	return proto, err
 }
 
 // nestedWithin reports whether no part of a chunk lies within more than most

@@ -68,3 +68,26 @@ func TestScriptsCannotChangeWhatOthersSee(t *testing.T) {
 	require.Equal(t, "(nil)", c.do("EVAL", "return redis.call('get', KEYS[1])", "1", "k"))
 	require.Equal(t, "[1 2]", c.do("EVAL", "local t = {} rawset(t, 1, 1) table.insert(t, 2) return t", "0"))
 }
+
+// A script is compiled before its call takes the lock of the slot: others use the
+// slot meanwhile. What is wrong with it is said after what is wrong with its keys.
+func TestScriptsAreCompiledBeforeTheirSlotIsTaken(t *testing.T) {
+	s := startServer(t)
+	text := "return 1"
+	c := &Conn{server: s}
+	eval := s.table.byName["eval"]
+	early := c.compile(eval, [][]byte{[]byte("eval"), []byte(text), []byte("0")})
+	require.NoError(t, early.err)
+	require.NotNil(t, s.scripts.find(shaOf([]byte(text))))
+	require.Nil(t, c.compile(s.table.byName["evalsha"], nil))
+	s.scripts.mu.Lock() // a run that compiles would wait
+	run := make(chan error, 1)
+	go func() {
+		_, err := c.newRun(eval, [][]byte{[]byte("eval"), []byte(text), []byte("1"), []byte("k")}, early)
+		run <- err
+	}()
+	require.NoError(t, <-run)
+	s.scripts.mu.Unlock()
+	require.Equal(t, "CROSSSLOT Keys in request don't hash to the same slot", dial(t, s).do("EVAL", "this is no Lua", "2", "a", "b"))
+	require.Contains(t, dial(t, s).do("EVAL", "this is no Lua", "1", "a"), "ERR Error compiling script")
+}

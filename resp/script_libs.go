@@ -38,6 +38,7 @@ func newCJSON(L *lua.LState) *lua.LTable {
 		if err := e.value(L.Get(1), 0); err != nil {
 			L.RaiseError("%s", err.Error())
 		}
+		madeIn(L, e.out.Len())
 		L.Push(lua.LString(e.out.String()))
 		return 1
 	}))
@@ -45,10 +46,12 @@ func newCJSON(L *lua.LState) *lua.LTable {
 		if L.GetTop() != 1 {
 			L.RaiseError("bad argument #1 to 'decode' (expected 1 argument)")
 		}
-		v, err := decodeJSON(L, null, []byte(L.CheckString(1)))
+		d := jsonDecoder{L: L, null: null, text: []byte(L.CheckString(1)), room: roomIn(L)}
+		v, err := d.all()
 		if err != nil {
 			L.RaiseError("%s", err.Error())
 		}
+		madeIn(L, int(roomIn(L)-d.room))
 		L.Push(v)
 		return 1
 	}))
@@ -187,24 +190,24 @@ func (e *jsonEncoder) text(s string) {
 	e.out.WriteByte('"')
 }
 
-// decodeJSON reads one value. Its strings are made by hand, for the bytes of a
+// jsonDecoder reads one value. Its strings are made by hand, for the bytes of a
 // script's strings need not be UTF-8.
-func decodeJSON(L *lua.LState, null lua.LValue, text []byte) (lua.LValue, error) {
-	d := jsonDecoder{L: L, null: null, text: text}
-	v, err := d.value(0)
-	if err == nil {
-		if d.space(); d.at < len(text) {
-			err = d.expected("the end")
-		}
-	}
-	return v, err
-}
-
 type jsonDecoder struct {
 	L    *lua.LState
 	null lua.LValue
 	text []byte
 	at   int
+	room int64 // bytes that it may still make
+}
+
+func (d *jsonDecoder) all() (lua.LValue, error) {
+	v, err := d.value(0)
+	if err == nil {
+		if d.space(); d.at < len(d.text) {
+			err = d.expected("the end")
+		}
+	}
+	return v, err
 }
 
 func (d *jsonDecoder) expected(what string) error {
@@ -233,6 +236,9 @@ func (d *jsonDecoder) next(b byte) bool {
 func (d *jsonDecoder) value(depth int) (lua.LValue, error) {
 	if depth > jsonNested {
 		return nil, libError("Found too many nested data structures (%d)", depth)
+	}
+	if d.room -= luaValueSize + luaNumberSize; d.room < 0 {
+		return nil, libError("Found more values than a script may hold")
 	}
 	d.space()
 	switch {
@@ -271,9 +277,10 @@ func (d *jsonDecoder) number() (lua.LValue, error) {
 
 func (d *jsonDecoder) array(depth int) (lua.LValue, error) {
 	t := d.L.NewTable()
-	if d.next(']') {
+	if d.room -= luaTableSize; d.next(']') {
 		return t, nil
 	}
+	d.room -= luaFirstItems
 	for i := 1; ; i++ {
 		v, err := d.value(depth + 1)
 		if err != nil {
@@ -291,9 +298,10 @@ func (d *jsonDecoder) array(depth int) (lua.LValue, error) {
 
 func (d *jsonDecoder) object(depth int) (lua.LValue, error) {
 	t := d.L.NewTable()
-	if d.next('}') {
+	if d.room -= luaTableSize; d.next('}') {
 		return t, nil
 	}
+	d.room -= luaFirstItems
 	for {
 		if !d.next('"') {
 			return nil, d.expected("object key string")
@@ -310,7 +318,7 @@ func (d *jsonDecoder) object(depth int) (lua.LValue, error) {
 			return nil, err
 		}
 		t.RawSetString(k, v)
-		if d.next('}') {
+		if d.room -= luaTextSize + 2*luaEntrySize; d.next('}') {
 			return t, nil
 		}
 		if !d.next(',') {
@@ -327,6 +335,7 @@ func (d *jsonDecoder) str() (string, error) {
 		d.at++
 		switch {
 		case b == '"':
+			d.room -= int64(len(out))
 			return string(out), nil
 		case b < 0x20:
 			d.at--
@@ -599,6 +608,7 @@ func structPack(L *lua.LState) int {
 			L.RaiseError("resulting string too large")
 		}
 	}
+	madeIn(L, len(out))
 	L.Push(lua.LString(out))
 	return 1
 }
@@ -627,7 +637,7 @@ func structUnpack(L *lua.LState) int {
 			if n < 0 {
 				L.RaiseError("unfinished string in data")
 			}
-			L.Push(lua.LString(data[at : at+n]))
+			L.Push(luaPiece(data, data[at:at+n]))
 			item.size = n + 1
 			pushed++
 		case 'c':
@@ -642,7 +652,7 @@ func structUnpack(L *lua.LState) int {
 					L.RaiseError("bad argument #2 to 'unpack' (data string too short)")
 				}
 			}
-			L.Push(lua.LString(data[at : at+item.size]))
+			L.Push(luaPiece(data, data[at:at+item.size]))
 			pushed++
 		default:
 			L.Push(lua.LNumber(f.read(item, data[at:at+item.size])))

@@ -375,7 +375,7 @@ func (m *matcher) capture(i, start, end int) lua.LValue {
 		if i > 0 {
 			m.fail("invalid capture index")
 		}
-		return lua.LString(m.text[start:end])
+		return luaPiece(m.text, m.text[start:end])
 	}
 	switch c := m.captures[i]; c.length {
 	case capturePosition:
@@ -384,7 +384,7 @@ func (m *matcher) capture(i, start, end int) lua.LValue {
 		m.fail("unfinished capture")
 		return lua.LNil
 	default:
-		return lua.LString(m.text[c.start : c.start+c.length])
+		return luaPiece(m.text, m.text[c.start:c.start+c.length])
 	}
 }
 
@@ -452,26 +452,31 @@ func luaFind(L *lua.LState, find bool) int {
 }
 
 // luaGMatch is string.gmatch: a function that returns one match after the other.
+// What it keeps are its upvalues, where they are found to be counted.
 func luaGMatch(L *lua.LState) int {
 	text, pat := luaStringArg(L, 1), luaStringArg(L, 2)
-	at := 0
-	L.Push(L.NewFunction(func(L *lua.LState) int {
-		m := newMatcher(L, text, pat)
-		for start := at; start <= len(text); start++ {
+	L.Push(L.NewClosure(func(L *lua.LState) int {
+		text, pat := upvalue(L, 1).(lua.LString), upvalue(L, 2).(lua.LString)
+		m := newMatcher(L, string(text), string(pat))
+		for start := int(upvalue(L, 3).(lua.LNumber)); start <= len(text); start++ {
 			end := m.from(start, 0)
 			if end < 0 {
 				continue
 			}
-			if at = end; end == start {
+			at := end
+			if end == start {
 				at++ // nothing was matched: not again here
 			}
+			L.Replace(lua.UpvalueIndex(3), lua.LNumber(at))
 			return m.push(start, end, true)
 		}
-		at = len(text) + 1
+		L.Replace(lua.UpvalueIndex(3), lua.LNumber(len(text)+1))
 		return 0
-	}))
+	}, lua.LString(text), lua.LString(pat), lua.LNumber(0)))
 	return 1
 }
+
+func upvalue(L *lua.LState, i int) lua.LValue { return L.Get(lua.UpvalueIndex(i)) }
 
 // luaGSub is string.gsub.
 func luaGSub(L *lua.LState) int {
@@ -507,7 +512,9 @@ func luaGSub(L *lua.LState) int {
 			break
 		}
 	}
-	L.Push(lua.LString(append(out, m.text[s:]...)))
+	out = m.bounded(append(out, m.text[s:]...))
+	madeIn(L, len(out))
+	L.Push(lua.LString(out))
 	L.Push(lua.LNumber(count))
 	return 2
 }
@@ -515,6 +522,7 @@ func luaGSub(L *lua.LState) int {
 // replace appends what takes the place of a match.
 func (m *matcher) replace(out []byte, with lua.LValue, start, end int) []byte {
 	L := m.L
+	madeIn(L, 0) // functions that the script gives may call no instruction
 	var value lua.LValue
 	switch with := with.(type) {
 	case *lua.LFunction:

@@ -51,6 +51,7 @@ func luaFormat(L *lua.LState) int {
 			L.RaiseError("resulting string too large")
 		}
 	}
+	madeIn(L, len(out))
 	L.Push(lua.LString(out))
 	return 1
 }

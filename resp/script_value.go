@@ -143,81 +143,116 @@ func tableSize(t *lua.LTable) (n int) {
 	return n
 }
 
-// readLua makes a Lua value of the first reply in b, which this server has
-// written itself, and returns what follows it.
-func readLua(L *lua.LState, b []byte) (lua.LValue, []byte) {
-	if len(b) == 0 {
-		return lua.LNil, nil
+// luaReader makes Lua values of replies that this server has written itself.
+type luaReader struct {
+	L    *lua.LState
+	rest []byte
+	room int64 // bytes that it may still make
+}
+
+// readLua makes a Lua value of a reply. ok is false where that is more than a
+// script may hold; rest is what follows the reply.
+func readLua(L *lua.LState, b []byte) (v lua.LValue, rest []byte, ok bool) {
+	r := luaReader{L: L, rest: b, room: roomIn(L)}
+	v = r.value()
+	madeIn(L, int(roomIn(L)-max(0, r.room)))
+	return v, r.rest, r.room >= 0
+}
+
+// value reads a value, or what it can where there is no room for all.
+func (r *luaReader) value() lua.LValue {
+	if r.room -= luaValueSize + luaTextSize; len(r.rest) == 0 || r.room < 0 {
+		return lua.LNil
 	}
-	line, rest, _ := bytes.Cut(b[1:], []byte("\r\n"))
+	sign := r.rest[0]
+	line, rest, _ := bytes.Cut(r.rest[1:], []byte("\r\n"))
 	text := string(line)
-	switch b[0] {
+	r.rest = rest
+	switch sign {
 	case '+':
-		return singleField(L, "ok", text), rest
+		return r.single("ok", text)
 	case '-':
-		return singleField(L, "err", text), rest
+		return r.single("err", text)
 	case ':':
 		n, _ := strconv.ParseInt(text, 10, 64)
-		return lua.LNumber(n), rest
+		return lua.LNumber(n)
 	case '_':
-		return lua.LNil, rest
+		return lua.LNil
 	case '#':
-		return lua.LBool(text == "t"), rest
+		return lua.LBool(text == "t")
 	case ',':
 		f, _ := strconv.ParseFloat(text, 64)
-		t := L.NewTable()
+		t := r.table()
 		t.RawSetString("double", lua.LNumber(f))
-		return t, rest
+		return t
 	case '(':
-		return singleField(L, "big_number", text), rest
-	case '$', '=':
-		n, _ := strconv.Atoi(text)
-		if n < 0 {
-			return lua.LFalse, rest
-		}
-		body := string(rest[:n])
-		rest = rest[n+2:]
-		if b[0] == '$' {
-			return lua.LString(body), rest
-		}
-		inner, t := L.NewTable(), L.NewTable()
-		inner.RawSetString("format", lua.LString(body[:3]))
-		inner.RawSetString("string", lua.LString(body[4:]))
-		t.RawSetString("verbatim_string", inner)
-		return t, rest
+		return r.single("big_number", text)
 	}
 	n, _ := strconv.Atoi(text)
 	if n < 0 {
-		return lua.LFalse, rest
+		return lua.LFalse
 	}
-	return readLuaItems(L, b[0], n, rest)
+	if sign == '$' || sign == '=' {
+		return r.bulk(sign, n)
+	}
+	return r.items(sign, n)
 }
 
-func readLuaItems(L *lua.LState, sign byte, n int, rest []byte) (lua.LValue, []byte) {
-	items, t := L.NewTable(), L.NewTable()
-	switch sign {
-	case '%':
-		for range n {
-			var k, v lua.LValue
-			k, rest = readLua(L, rest)
-			v, rest = readLua(L, rest)
-			items.RawSet(k, v)
-		}
-		t.RawSetString("map", items)
-		return t, rest
-	case '~':
-		for range n {
-			var k lua.LValue
-			k, rest = readLua(L, rest)
+// table is one that has members with names.
+func (r *luaReader) table() *lua.LTable {
+	r.room -= luaTableSize + luaFirstItems
+	return r.L.NewTable()
+}
+
+func (r *luaReader) single(name, text string) lua.LValue {
+	t := r.table()
+	t.RawSetString(name, lua.LString(text))
+	return t
+}
+
+func (r *luaReader) bulk(sign byte, n int) lua.LValue {
+	r.room -= int64(n)
+	body := string(r.rest[:n])
+	r.rest = r.rest[n+2:]
+	if sign == '$' {
+		return lua.LString(body)
+	}
+	inner, t := r.table(), r.table()
+	inner.RawSetString("format", lua.LString(body[:3]))
+	inner.RawSetString("string", lua.LString(body[4:]))
+	t.RawSetString("verbatim_string", inner)
+	return t
+}
+
+func (r *luaReader) items(sign byte, n int) lua.LValue {
+	if sign == '%' || sign == '~' {
+		return r.named(sign, n)
+	}
+	r.room -= luaTableSize + int64(n)*luaValueSize
+	if r.room < 0 {
+		return lua.LNil
+	}
+	items := r.L.CreateTable(n, 0)
+	for i := 0; i < n && r.room >= 0; i++ {
+		items.RawSetInt(i+1, r.value())
+	}
+	return items
+}
+
+func (r *luaReader) named(sign byte, n int) lua.LValue {
+	items, t := r.table(), r.table()
+	for i := 0; i < n && r.room >= 0; i++ {
+		r.room -= 2 * luaEntrySize
+		if k := r.value(); sign == '~' {
 			items.RawSet(k, lua.LTrue)
+		} else {
+			items.RawSet(k, r.value())
 		}
+	}
+	if sign == '~' {
 		t.RawSetString("set", items)
-		return t, rest
+	} else {
+		t.RawSetString("map", items)
 	}
-	for i := range n {
-		var v lua.LValue
-		v, rest = readLua(L, rest)
-		items.RawSetInt(i+1, v)
-	}
-	return items, rest
+	return t
 }

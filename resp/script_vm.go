@@ -24,6 +24,7 @@ type interpreter struct {
 	sealed  []*lua.LTable // stand in front of what scripts cannot write: empty themselves
 	handler *lua.LFunction
 	current *scriptRun // runs now
+	own     int64      // bytes that it takes up before any script
 	random  drand48
 }
 
@@ -56,9 +57,11 @@ func newInterpreter() *interpreter {
 	g.RawSetString("struct", newStruct(L))
 	g.RawSetString("redis", vm.newRedis())
 	vm.boundConcat()
+	vm.meterCoroutines()
 	vm.guardRaw()
 	vm.seal()
 	vm.handler = L.NewFunction(vm.onError)
+	vm.own = reachable(L, math.MaxInt64)
 	return vm
 }
 
@@ -139,6 +142,7 @@ func (vm *interpreter) boundConcat() {
 				L.RaiseError("resulting string too large")
 			}
 		}
+		madeIn(L, total)
 		return concat(L)
 	}))
 }
@@ -165,14 +169,51 @@ func (vm *interpreter) openString() {
 		L.Call(top, 1)
 		return 1
 	}))
+	sub := s.RawGetString("sub").(*lua.LFunction).GFunction
+	s.RawSetString("sub", L.NewFunction(func(L *lua.LState) int {
+		text := L.CheckString(1)
+		n := sub(L)
+		if piece, ok := L.Get(-1).(lua.LString); ok {
+			madeIn(L, len(piece))
+			L.Pop(1)
+			L.Push(luaPiece(text, string(piece)))
+		}
+		return n
+	}))
+	for name, change := range map[string]func(byte) byte{"lower": lowerByte, "upper": upperByte} {
+		s.RawSetString(name, L.NewFunction(func(L *lua.LState) int {
+			out := []byte(L.CheckString(1))
+			madeIn(L, len(out))
+			for i, b := range out {
+				out[i] = change(b)
+			}
+			L.Push(lua.LString(out))
+			return 1
+		}))
+	}
 	s.RawSetString("rep", L.NewFunction(func(L *lua.LState) int {
 		text, n := L.CheckString(1), max(0, L.CheckInt(2))
 		if len(text) > 0 && n > luaStringMax/len(text) {
 			L.RaiseError("resulting string too large")
 		}
+		madeIn(L, n*len(text))
 		L.Push(lua.LString(strings.Repeat(text, n)))
 		return 1
 	}))
+}
+
+func lowerByte(b byte) byte {
+	if 'A' <= b && b <= 'Z' {
+		b += 'a' - 'A'
+	}
+	return b
+}
+
+func upperByte(b byte) byte {
+	if 'a' <= b && b <= 'z' {
+		b -= 'a' - 'A'
+	}
+	return b
 }
 
 // scriptError is an error that a script has raised, as a table: err is the text,
@@ -206,7 +247,7 @@ func (vm *interpreter) run(ctx context.Context, r *scriptRun) (lua.LValue, error
 	vm.globals.RawSetString("ARGV", stringTable(L, r.argv))
 	L.SetContext(ctx)
 	defer L.RemoveContext()
-	defer L.SetTop(0)
+	defer vm.forget()
 	f := L.NewFunctionFromProto(r.script.proto)
 	f.Env = vm.env
 	L.Push(f)
@@ -214,6 +255,13 @@ func (vm *interpreter) run(ctx context.Context, r *scriptRun) (lua.LValue, error
 		return nil, r.failed(err)
 	}
 	return L.Get(-1), nil
+}
+
+// forget lets go of what the script was given and has left.
+func (vm *interpreter) forget() {
+	vm.state.SetTop(0)
+	vm.globals.RawSetString("KEYS", lua.LNil)
+	vm.globals.RawSetString("ARGV", lua.LNil)
 }
 
 func stringTable(L *lua.LState, items []string) *lua.LTable {
@@ -383,7 +431,10 @@ func (vm *interpreter) redisCall(L *lua.LState, raise bool) int {
 		}
 		return vm.callFailed(L, raise, vm.current.conn.server.errorText(err))
 	}
-	value, rest := readLua(L, reply)
+	value, rest, ok := readLua(L, reply)
+	if !ok {
+		return vm.callFailed(L, raise, string(errReplyForScript))
+	}
 	if len(rest) > 0 {
 		return vm.callFailed(L, raise, "ERR a command has more than one reply")
 	}
@@ -472,22 +523,29 @@ func (r *scriptRun) command(args [][]byte) ([]byte, error) {
 			return nil, Error("ERR Script attempted to access a non local key in a cluster node")
 		}
 	}
-	c.trackArgs(command, args)
+	c.trackArgs(r.tx, command, args)
+	if command.has(Write) && c.server.blocked.n.Load() > 0 {
+		for _, i := range at {
+			c.touched = append(c.touched, string(args[i]))
+		}
+	}
 	var reply Reply
 	reply.setProto(r.proto)
 	reply.bound(c.server.cfg.Limits.Output)
 	call := Call{Tx: r.tx, Args: args, Reply: &reply, command: command, conn: c}
-	if err := command.Run(&call); err != nil {
+	if err := call.run(); err != nil {
 		return nil, err
 	}
 	if call.wait != nil {
 		call.wait.refuse(&reply)
 	}
 	if reply.over() {
-		return nil, Error("ERR the reply of a command is too large for a script")
+		return nil, errReplyForScript
 	}
 	return reply.bytes(), nil
 }
+
+const errReplyForScript Error = "ERR the reply of a command is too large for a script"
 
 // scriptMayCall reports whether a command without keys may run while the slot's
 // lock is held: those that wait or look at other slots may not.
@@ -522,6 +580,9 @@ func (r *scriptRun) keyless(command *Command, args [][]byte) ([]byte, error) {
 	defer func() { c.reply = outer }()
 	if err := command.Conn(c, args); err != nil {
 		return nil, err
+	}
+	if c.reply.size() == 0 {
+		return nil, noReply(command)
 	}
 	return c.reply.bytes(), nil
 }

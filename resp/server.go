@@ -190,8 +190,9 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	s.blocked.init(cfg.Node)
 	s.moving.init(cfg.Node)
 	s.pubSub.init(cfg.Node)
-	s.scripts.init()
+	s.scripts.init(cfg.Limits.Scripts)
 	s.wg.Go(s.accept)
+	s.wg.Go(func() { s.scripts.watch(s.ctx) })
 	return s, nil
 }
 

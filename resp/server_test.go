@@ -306,23 +306,29 @@ func TestInvalidationsGoToAnotherConnection(t *testing.T) {
 	require.Equal(t, "[message __redis__:invalidate [a]]", listener.read())
 }
 
-// A pipeline is answered whole and in order, however it is cut.
+// A pipeline is answered whole and in order, however it is cut: at each byte, and
+// into single bytes. What is written to a pipe is read as it was written.
 func TestPipelineCutAnywhere(t *testing.T) {
-	s := startServer(t)
-	var stream strings.Builder
-	for i := range 20 {
-		fmt.Fprintf(&stream, "*3\r\n$3\r\nSET\r\n$2\r\nk%d\r\n$1\r\n%d\r\nGET k%d\r\n", i%10, i%10, i%10)
+	l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
+	startServer(t, func(c *Config) { c.Listener = l })
+	const text = "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$4\r\n\r\n$1\r\nGET k\r\n\r\n*0\r\nSET j \"a \\x42\"\n*2\r\n$3\r\nGET\r\n$1\r\nj\r\nMULTI\r\nPING\r\nEXEC\r\n*1\r\n!3\r\n"
+	const want = "+OK\r\n$4\r\n\r\n$1\r\n+OK\r\n$3\r\na B\r\n+OK\r\n+QUEUED\r\n*1\r\n+PONG\r\n-ERR Protocol error: expected '$', got '!'\r\n"
+	answer := func(pieces ...string) string {
+		nc := l.dial()
+		defer nc.Close()
+		nc.SetDeadline(time.Now().Add(30 * time.Second))
+		go func() {
+			for _, p := range pieces {
+				io.WriteString(nc, p)
+			}
+		}()
+		all, err := io.ReadAll(nc)
+		require.NoError(t, err)
+		return string(all)
 	}
-	text := stream.String()
-	for cut := 1; cut < len(text); cut += 7 {
-		c := dial(t, s)
-		io.WriteString(c.nc, text[:cut])
-		io.WriteString(c.nc, text[cut:])
-		for i := range 20 {
-			require.Equal(t, "OK", c.read())
-			require.Equal(t, strconv.Itoa(i%10), c.read())
-		}
-		c.nc.Close()
+	require.Equal(t, want, answer(strings.Split(text, "")...))
+	for cut := range len(text) {
+		require.Equal(t, want, answer(text[:cut], text[cut:]), "cut at %d", cut)
 	}
 }
 
@@ -375,6 +381,55 @@ func TestClientThatDoesNotReadIsCut(t *testing.T) {
 	}()
 	require.Eventually(t, func() bool { return len(s.clients()) == 1 }, 10*time.Second, 5*time.Millisecond)
 	other.check([2]string{"PING", "PONG"})
+}
+
+// For a client that does not read no more is held than what was to be written when
+// it stopped: nothing that it asks for then is run.
+func TestNothingIsRunForAClientThatDoesNotRead(t *testing.T) {
+	l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
+	s := startServer(t, func(c *Config) {
+		c.Listener = l
+		c.Limits.WriteTime = 50 * time.Millisecond
+	})
+	nc := l.dial()
+	defer nc.Close()
+	nc.SetDeadline(time.Now().Add(30 * time.Second))
+	go io.WriteString(nc, strings.Repeat("ECHO "+strings.Repeat("x", 1000)+"\r\n", 1000))
+	require.Eventually(t, func() bool { return len(s.clients()) == 0 }, 10*time.Second, time.Millisecond)
+	require.Positive(t, s.stats.commands.Load())
+	require.LessOrEqual(t, s.stats.commands.Load(), int64(flushAt/1009+1))
+	all, _ := io.ReadAll(nc)
+	require.Empty(t, all)
+}
+
+// What a client is sent unasked waits for it up to a bound; one that does not read
+// it is cut there, and holds up nobody.
+func TestListenerThatDoesNotReadIsCut(t *testing.T) {
+	l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
+	s := startServer(t, func(c *Config) {
+		c.Listener = l
+		c.Limits.Push = 100_000
+	})
+	slow, fast := l.dial(), l.dial()
+	defer slow.Close()
+	defer fast.Close()
+	other := &testClient{t, fast, bufio.NewReader(fast)}
+	io.WriteString(slow, "SUBSCRIBE a\r\n")
+	require.Equal(t, "[subscribe a 1]", (&testClient{t, slow, bufio.NewReader(slow)}).read())
+	conn := s.clients()[0]
+	for _, c := range s.clients() {
+		if c.inPubSub() {
+			conn = c
+		}
+	}
+	most := 0
+	for conn.ctx.Err() == nil {
+		other.do("PUBLISH", "a", strings.Repeat("x", 1000))
+		most = max(most, conn.pushes.waiting())
+	}
+	require.Greater(t, most, 90_000)
+	require.LessOrEqual(t, most, 100_000)
+	require.Eventually(t, func() bool { return len(s.clients()) == 1 }, 10*time.Second, time.Millisecond)
 }
 
 func TestCloseEndsBlockedAndListeningClients(t *testing.T) {

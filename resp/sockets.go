@@ -20,6 +20,7 @@ import (
 type sockets struct {
 	mu     sync.Mutex
 	by     map[string]*target // guarded by mu, by address
+	closed bool               // guarded by mu: no connection outlives its use
 	doubts map[doubtKey][sha1.Size]byte
 	order  []doubtKey // guarded by mu: oldest first
 }
@@ -35,9 +36,10 @@ const (
 // doubtKey is a key that was sent to a server which never answered.
 type doubtKey struct{ addr, key string }
 
-// target is another server. Its methods are for who holds mu.
+// target is another server. Its methods are for who holds it.
 type target struct {
-	addr string
+	addr  string
+	users int // guarded by mu of the sockets: those who hold it, or are about to
 
 	mu    sync.Mutex
 	conn  net.Conn
@@ -48,8 +50,25 @@ type target struct {
 	used  time.Time
 }
 
-// target is the server at an address. Connections that have not been used for a
-// while are closed on this occasion.
+// hold is the server at an address, for the caller alone until release. Connections
+// that have not been used for a while are closed on this occasion.
+func (s *sockets) hold(addr string) *target {
+	t := s.target(addr)
+	t.mu.Lock()
+	return t
+}
+
+// release ends hold. What was closed meanwhile stays closed.
+func (s *sockets) release(t *target) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t.users--; s.closed && t.users == 0 {
+		t.hangUp()
+	}
+	t.mu.Unlock()
+}
+
+// target is one that nobody closes until release.
 func (s *sockets) target(addr string) *target {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,6 +82,7 @@ func (s *sockets) target(addr string) *target {
 		t = &target{addr: addr, used: now}
 		s.by[addr] = t
 	}
+	t.users++
 	return t
 }
 
@@ -73,7 +93,7 @@ func (s *sockets) closeIdle(but string, now time.Time) {
 	var oldest *target
 	var used time.Time
 	for _, t := range s.by {
-		if t.addr == but || !t.mu.TryLock() {
+		if t.addr == but || t.users > 0 {
 			continue
 		}
 		if now.Sub(t.used) > socketIdle {
@@ -82,12 +102,10 @@ func (s *sockets) closeIdle(but string, now time.Time) {
 		} else if oldest == nil || t.used.Before(used) {
 			oldest, used = t, t.used
 		}
-		t.mu.Unlock()
 	}
-	if oldest != nil && s.by[but] == nil && len(s.by) >= socketsMax && oldest.mu.TryLock() {
+	if oldest != nil && s.by[but] == nil && len(s.by) >= socketsMax {
 		oldest.hangUp()
 		delete(s.by, oldest.addr)
-		oldest.mu.Unlock()
 	}
 }
 
@@ -98,14 +116,15 @@ func (s *sockets) count() int {
 	return len(s.by)
 }
 
-// close closes what is kept. Nobody migrates any more.
+// close closes what is kept; what somebody holds is closed when it is released.
 func (s *sockets) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.closed = true
 	for _, t := range s.by {
-		t.mu.Lock()
-		t.hangUp()
-		t.mu.Unlock()
+		if t.users == 0 {
+			t.hangUp()
+		}
 	}
 	s.by = nil
 }

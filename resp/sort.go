@@ -64,15 +64,18 @@ func (c *Call) sort(readOnly bool) error {
 	if elements, err = o.order(elements, e.Kind); err != nil {
 		return err
 	}
-	if o.itself > 1 {
-		elements = eachTimes(elements, o.itself)
-	}
+	times := max(1, o.itself)
 	if o.store > 0 {
-		return c.sortStore(o.store, elements)
+		return c.sortStore(o.store, elements, times)
 	}
-	c.Reply.Array(len(elements))
+	c.Reply.Array(len(elements) * times)
 	for _, el := range elements {
-		c.Reply.BulkString(el)
+		for range times {
+			if c.Reply.over() {
+				return nil // however many GETs there are
+			}
+			c.Reply.BulkString(el)
+		}
 	}
 	return nil
 }
@@ -118,15 +121,6 @@ func (c *Call) sortOptions(readOnly bool) (o sortOptions, err error) {
 		}
 	}
 	return o, nil
-}
-
-// eachTimes has each element n times in a row.
-func eachTimes(elements []string, n int) []string {
-	out := make([]string, 0, len(elements)*n)
-	for _, e := range elements {
-		out = append(out, slices.Repeat([]string{e}, n)...)
-	}
-	return out
 }
 
 // sortElements are the members of a collection: of a list from head to tail, of
@@ -251,27 +245,32 @@ func (o *sortOptions) limit(elements []string) []string {
 	return elements[start:end]
 }
 
-// sortStore puts the elements into a list, in place of what is there.
-func (c *Call) sortStore(i int, elements []string) error {
+// sortStore puts the elements into a list, each so many times, in place of what is
+// there.
+func (c *Call) sortStore(i int, elements []string, times int) error {
 	size := int64(0)
 	for _, el := range elements {
-		size += int64(len(c.Args[i]) + 8 + len(el))
+		size += int64(times) * int64(len(c.Args[i])+8+len(el))
 	}
-	if err := c.mayCopy(len(elements), size); err != nil {
+	n := len(elements) * times
+	if err := c.mayCopy(n, size); err != nil {
 		return err
 	}
 	if _, err := c.remove(i); err != nil {
 		return err
 	}
-	values := make([][]byte, len(elements))
-	for j, el := range elements {
-		values[j] = []byte(el)
+	values := make([][]byte, 0, n)
+	for _, el := range elements {
+		value := []byte(el)
+		for range times {
+			values = append(values, value)
+		}
 	}
-	if len(values) > 0 {
+	if n > 0 {
 		if err := putList(c.Tx, c.Own(i), values, 0); err != nil {
 			return err
 		}
 	}
-	c.Reply.Int(int64(len(elements)))
+	c.Reply.Int(int64(n))
 	return nil
 }

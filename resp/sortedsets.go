@@ -1282,43 +1282,48 @@ func popFirstScored(c *Call, at int) error {
 	if err != nil {
 		return err
 	}
-	key, members, err := c.popAny(o.keys, o.low, int64(o.count))
-	switch {
-	case err != nil:
-		return err
-	case len(members) > 0:
-		c.Reply.Array(2)
-		c.Reply.Bulk(key)
-		c.Reply.Array(len(members))
-		for _, m := range members {
-			c.Reply.Array(2)
-			c.Reply.BulkString(m.name)
-			c.Reply.Double(m.score)
+	for _, key := range o.keys {
+		if found, err := o.popScoredFrom(c, string(key)); found || err != nil {
+			return err
 		}
-	case o.wait == nil:
+	}
+	if o.wait == nil {
 		c.Reply.NullArray()
-	default:
-		c.wait = o.wait
+		return nil
+	}
+	c.wait = o.wait
+	c.wait.kind = kindSortedSet
+	c.wait.serve = func(c *Call, key string) (string, error) {
+		_, err := o.popScoredFrom(c, key)
+		return "", err
 	}
 	return nil
 }
 
-// popAny pops from the first of some sorted sets that has members.
-func (c *Call) popAny(keys [][]byte, low bool, count int64) ([]byte, []scored, error) {
-	for _, key := range keys {
-		z, err := c.sortedSet(string(key))
-		if err == errWrongType && c.again {
-			continue // one that waits already goes on to wait for a sorted set
-		}
-		if err != nil {
-			return nil, nil, err
-		}
-		if z.count > 0 {
-			members, err := z.pop(low, count)
-			return key, members, err
-		}
+// popScoredFrom pops from a sorted set, if it is there.
+func (o *popOptions) popScoredFrom(c *Call, key string) (found bool, err error) {
+	members, err := c.popScored(key, o.low, int64(o.count))
+	if err != nil || len(members) == 0 {
+		return false, err
 	}
-	return nil, nil, nil
+	c.Reply.Array(2)
+	c.Reply.BulkString(key)
+	c.Reply.Array(len(members))
+	for _, m := range members {
+		c.Reply.Array(2)
+		c.Reply.BulkString(m.name)
+		c.Reply.Double(m.score)
+	}
+	return true, nil
+}
+
+// popScored pops from a sorted set, if it is there.
+func (c *Call) popScored(key string, low bool, count int64) ([]scored, error) {
+	z, err := c.sortedSet(key)
+	if err != nil || z.count == 0 {
+		return nil, err
+	}
+	return z.pop(low, count)
 }
 
 func runBZPopMin(c *Call) error { return blockingPopScored(c, true) }
@@ -1330,19 +1335,31 @@ func blockingPopScored(c *Call, low bool) error {
 	if err != nil {
 		return err
 	}
-	key, members, err := c.popAny(c.Args[1:last], low, 1)
-	if err != nil {
-		return err
+	for _, key := range c.Args[1:last] {
+		if found, err := popOneScored(c, string(key), low); found || err != nil {
+			return err
+		}
 	}
-	if len(members) == 0 {
-		c.wait = waiting(timeout, c.Args[1:last]...)
-		return nil
+	c.wait = waiting(timeout, c.Args[1:last]...)
+	c.wait.kind = kindSortedSet
+	c.wait.serve = func(c *Call, key string) (string, error) {
+		_, err := popOneScored(c, key, low)
+		return "", err
+	}
+	return nil
+}
+
+// popOneScored pops a member from a sorted set, if it is there.
+func popOneScored(c *Call, key string, low bool) (found bool, err error) {
+	members, err := c.popScored(key, low, 1)
+	if err != nil || len(members) == 0 {
+		return false, err
 	}
 	c.Reply.Array(3)
-	c.Reply.Bulk(key)
+	c.Reply.BulkString(key)
 	c.Reply.BulkString(members[0].name)
 	c.Reply.Double(members[0].score)
-	return nil
+	return true, nil
 }
 
 // ---- chance and scans

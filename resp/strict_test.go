@@ -2,7 +2,9 @@ package resp
 
 import (
 	"context"
+	"io"
 	"net"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -144,33 +146,156 @@ func TestValuesAreTakenFromMembersAlone(t *testing.T) {
 	require.Empty(t, s.importers.by)
 }
 
-func TestWatchOfOneKeyTakesMemoryOnce(t *testing.T) {
-	s := startServer(t)
-	c := dial(t, s)
-	c.check([2]string{"SET a 1", "OK"})
-	for range 100 {
-		c.check([2]string{"WATCH a", "OK"})
-	}
-	for _, x := range s.clients() {
-		require.Len(t, x.tx.present, 1)
-	}
-}
-
 // At the bound the connection that was used longest ago is closed.
 func TestConnectionsToOtherServersAreBounded(t *testing.T) {
 	var s sockets
 	defer s.close()
-	first := s.target("first")
+	use := func(addr string) *target {
+		t := s.hold(addr)
+		s.release(t)
+		return t
+	}
+	first := use("first")
 	for i := range socketsMax - 1 {
-		s.target(strings.Repeat("x", i+1))
+		use(strings.Repeat("x", i+1))
 	}
 	require.Equal(t, socketsMax, s.count())
 	first.used = first.used.Add(time.Second)
 	s.by["x"].used = first.used.Add(-2 * time.Second)
-	require.Same(t, first, s.target("first"), "one that is there needs no room")
+	require.Same(t, first, use("first"), "one that is there needs no room")
 	require.Equal(t, socketsMax, s.count())
-	s.target("another")
+	use("another")
 	require.Equal(t, socketsMax, s.count())
 	require.Nil(t, s.by["x"])
 	require.Same(t, first, s.by["first"])
+}
+
+// Nobody closes a connection while it is used, and none outlives the server.
+func TestConnectionsToOtherServersAreClosed(t *testing.T) {
+	var s sockets
+	held := s.hold("held")
+	near, far := net.Pipe()
+	defer far.Close()
+	held.conn = near
+	held.used = held.used.Add(-2 * socketIdle)
+	s.release(s.hold("another"))
+	require.Same(t, held, s.by["held"], "it is in use")
+	s.close()
+	require.Same(t, near, held.conn)
+	s.release(held)
+	require.Nil(t, held.conn)
+	_, err := far.Read(make([]byte, 1))
+	require.ErrorIs(t, err, io.EOF)
+}
+
+// Before a client has authenticated, no more replies are held for it than
+// PreAuthOutput, and one more.
+func TestRepliesBeforeAuthenticationAreBounded(t *testing.T) {
+	const limit, commands = 200, 400
+	l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
+	startServer(t, func(c *Config) {
+		c.Password, c.Listener = "secret", l
+		c.Limits.PreAuthOutput = limit
+	})
+	nc := l.dial()
+	defer nc.Close()
+	nc.SetDeadline(time.Now().Add(30 * time.Second))
+	go io.WriteString(nc, strings.Repeat("PING\r\n", commands)+"AUTH secret\r\n"+strings.Repeat("PING\r\n", commands)+"QUIT\r\n")
+	noAuth := "-" + string(errNoAuth) + "\r\n"
+	var all strings.Builder
+	largest := map[bool]int{}
+	buf := make([]byte, 1<<20)
+	for {
+		n, err := nc.Read(buf) // of a pipe: what is written at once
+		if err != nil {
+			break
+		}
+		all.Write(buf[:n])
+		authed := strings.Contains(all.String(), "+OK\r\n")
+		largest[authed] = max(largest[authed], n)
+	}
+	require.Equal(t, strings.Repeat(noAuth, commands)+"+OK\r\n"+strings.Repeat("+PONG\r\n", commands)+"+OK\r\n", all.String())
+	require.GreaterOrEqual(t, largest[false], limit)
+	require.Less(t, largest[false], limit+len(noAuth))
+	require.Greater(t, largest[true], limit+len(noAuth))
+}
+
+// pipeListener accepts connections without a network.
+type pipeListener struct {
+	conns  chan net.Conn
+	closed chan struct{}
+}
+
+func (l *pipeListener) dial() net.Conn {
+	near, far := net.Pipe()
+	l.conns <- far
+	return near
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *pipeListener) Close() error {
+	close(l.closed)
+	return nil
+}
+
+func (l *pipeListener) Addr() net.Addr { return &net.TCPAddr{} }
+
+// An application's command that writes no reply has an error for one, and no
+// effect: its client would wait for ever, or take the next reply for this one.
+func TestCommandWithoutReply(t *testing.T) {
+	c := dial(t, startServer(t, func(c *Config) {
+		c.Commands = []Command{
+			{Name: "app.put", Arity: 2, Flags: Write, First: 1, Last: 1, Step: 1, Run: func(c *Call) error { return c.Tx.Put(c.Own(1), nil) }},
+			{Name: "app.silent", Arity: 1, Conn: func(*Conn, [][]byte) error { return nil }},
+			{Name: "app.hello", Arity: 1, Conn: func(c *Conn, _ [][]byte) error {
+				c.Reply().Int(c.ID())
+				return c.Context().Err()
+			}},
+		}
+	}))
+	const put, silent = "ERR the command 'app.put' has written no reply", "ERR the command 'app.silent' has written no reply"
+	c.check([][2]string{
+		{"APP.PUT a", put},
+		{"EXISTS a", "0"},
+		{"APP.SILENT", silent},
+		{"APP.HELLO", c.do("CLIENT ID")},
+		{"MULTI", "OK"},
+		{"APP.PUT a", "QUEUED"},
+		{"APP.SILENT", "QUEUED"},
+		{"APP.HELLO", "QUEUED"},
+		{"EXEC", "[" + put + " " + silent + " 1]"},
+		{"PING", "PONG"},
+	}...)
+	require.Equal(t, put, c.do("EVAL", "return redis.pcall('app.put', KEYS[1])", "1", "b"))
+	c.send("CLIENT REPLY OFF")
+	c.send("APP.SILENT")
+	require.Equal(t, "OK", c.do("CLIENT REPLY ON"))
+}
+
+// What many GETs make of a few elements is not built where it may not be sent.
+func TestSortOfManyGets(t *testing.T) {
+	s := startServer(t, func(c *Config) { c.Limits.Output = 1 << 20 })
+	c, other := dial(t, s), dial(t, s)
+	for range 10 {
+		other.do("RPUSH", "l", strings.Repeat("x", 1000))
+	}
+	gets := strings.Split("SORT l ALPHA"+strings.Repeat(" GET #", 50_000), " ")
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	c.send(gets...)
+	require.True(t, c.closed())
+	require.Contains(t, other.do(append(gets, "STORE", "l")...), "too many to be written in one step")
+	runtime.ReadMemStats(&after)
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(200<<20))
+	require.Equal(t, "10", other.do("LLEN l"))
+	require.Equal(t, "[1 1 1 2 2 2]", other.pipeline("RPUSH k 2 1", "SORT k GET # GET # GET #")[1])
+	require.Equal(t, []string{"4", "[1 1 2 2]"}, other.pipeline("SORT k GET # GET # STORE k", "LRANGE k 0 -1"))
 }

@@ -27,7 +27,7 @@ type tracking struct {
 	caching  cachingMode
 
 	mu     sync.Mutex
-	noted  map[string]struct{} // guarded by mu: read and not changed since
+	noted  map[string]struct{} // guarded by mu: read and not changed since; nil: tracking has ended
 	told   []string            // guarded by mu: changed since, and still watched
 	own    map[string]struct{} // guarded by mu: keys that this connection is writing
 	broken bool                // guarded by mu: the client that is told has gone
@@ -42,18 +42,14 @@ const (
 	cachingNo
 )
 
-// notedMax bounds the keys that one client caches. At the bound it is told that
-// one of them has changed, as Redis does at its tracking-table-max-keys.
-const notedMax = 1_000_000
-
 // track notes what a command reads. It is called in its Tx.
-func (c *Conn) track(command *Command, keys []string) {
+func (c *Conn) track(tx *slotmesh.Tx, command *Command, keys []string) {
 	t := c.tracking
 	if t == nil {
 		return
 	}
 	if command.has(Write) {
-		t.writes(keys)
+		t.writes(tx, keys)
 		return
 	}
 	if t.bcast || !t.wants() {
@@ -63,7 +59,7 @@ func (c *Conn) track(command *Command, keys []string) {
 }
 
 // trackArgs is track for a command inside of another.
-func (c *Conn) trackArgs(command *Command, args [][]byte) {
+func (c *Conn) trackArgs(tx *slotmesh.Tx, command *Command, args [][]byte) {
 	if c.tracking == nil {
 		return
 	}
@@ -75,7 +71,7 @@ func (c *Conn) trackArgs(command *Command, args [][]byte) {
 	for i, a := range at {
 		keys[i] = view(args[a])
 	}
-	c.track(command, keys)
+	c.track(tx, command, keys)
 }
 
 // wants reports whether what is read now is to be noted.
@@ -90,44 +86,37 @@ func (t *tracking) wants() bool {
 }
 
 func (t *tracking) note(keys []string) {
+	l := &t.conn.server.trackers
 	t.mu.Lock()
-	told := t.told
-	t.told = nil
-	var fresh, over []string
+	t.forgetTold()
 	for _, k := range keys {
-		if _, there := t.noted[k]; there {
-			continue
-		}
-		for other := range t.noted {
-			if len(t.noted) < notedMax {
-				break
-			}
-			delete(t.noted, other)
-			over = append(over, other)
-		}
-		k = strings.Clone(k)
-		t.noted[k] = struct{}{}
-		fresh = append(fresh, k)
-	}
-	// A key that was told of and is read again stays watched.
-	told = append(told, over...)
-	gone := told[:0]
-	for _, k := range told {
-		if _, again := t.noted[k]; !again {
-			gone = append(gone, k)
+		if _, there := t.noted[k]; !there {
+			k = strings.Clone(k)
+			t.noted[k] = struct{}{}
+			t.watch.Add(k)
+			l.items.Add(1)
 		}
 	}
 	t.mu.Unlock()
-	t.watch.Remove(gone...)
-	t.watch.Add(fresh...)
-	for _, k := range over {
-		t.invalidate(k)
+	l.bound(t.conn.server.settings.trackMax.Load())
+}
+
+// forgetTold ends the watch of keys that have changed and have not been read
+// again, under mu.
+func (t *tracking) forgetTold() {
+	for _, k := range t.told {
+		if _, again := t.noted[k]; !again {
+			t.watch.Remove(k)
+		}
 	}
+	t.conn.server.trackers.items.Add(-int64(len(t.told)))
+	t.told = nil
 }
 
 // writes notes the keys of a write of this connection, of which NOLOOP wants to
-// hear nothing.
-func (t *tracking) writes(keys []string) {
+// hear nothing. They are its own until the Tx has ended, under the lock of the
+// slot: what others change before and after is told of.
+func (t *tracking) writes(tx *slotmesh.Tx, keys []string) {
 	if !t.noLoop {
 		return
 	}
@@ -135,25 +124,28 @@ func (t *tracking) writes(keys []string) {
 	defer t.mu.Unlock()
 	if t.own == nil {
 		t.own = map[string]struct{}{}
+		tx.After(func() {
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			t.own = nil
+		})
 	}
 	for _, k := range keys {
 		t.own[strings.Clone(k)] = struct{}{}
 	}
 }
 
-// ranTracked ends writes. CACHING lasts for one command.
+// othersToo notes that somebody else has changed a key in the same Tx.
+func (t *tracking) othersToo(key string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.own, key)
+}
+
+// ranTracked ends what CACHING has said: it lasts for one command.
 func (c *Conn) ranTracked(command *Command) {
-	t := c.tracking
-	if t == nil {
-		return
-	}
-	if !command.isCaching() && !c.tx.open {
+	if t := c.tracking; t != nil && !command.isCaching() && !c.tx.open {
 		t.caching = cachingDefault
-	}
-	if t.noLoop {
-		t.mu.Lock()
-		t.own = nil
-		t.mu.Unlock()
 	}
 }
 
@@ -172,7 +164,6 @@ func (t *tracking) changed(key string, gone bool) {
 		return // it is told of all keys, once they are gone
 	}
 	if _, own := t.own[key]; own {
-		delete(t.own, key)
 		if _, noted := t.noted[key]; noted {
 			delete(t.noted, key)
 			t.told = append(t.told, key)
@@ -205,6 +196,7 @@ func (t *tracking) matches(key string) bool {
 // trackers are who tracks keys, to be told when all are removed.
 type trackers struct {
 	flushing atomic.Int32 // removals of all keys that are under way
+	items    atomic.Int64 // keys that clients cache: one that two cache counts twice
 
 	mu  sync.Mutex
 	all map[*tracking]struct{} // guarded by mu
@@ -221,8 +213,68 @@ func (l *trackers) add(t *tracking) {
 
 func (l *trackers) remove(t *tracking) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	delete(l.all, t)
+	l.mu.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	l.items.Add(-int64(len(t.noted) + len(t.told)))
+	t.noted, t.told = nil, nil
+}
+
+// bound has clients forget keys while they cache more than most, Redis's
+// tracking-table-max-keys; 0: as many as they like. Each is told that such a key
+// has changed.
+func (l *trackers) bound(most int64) {
+	for most > 0 && l.items.Load() > most {
+		if !l.evict() {
+			return
+		}
+	}
+}
+
+const evictLooks = 8 // clients of which the one that caches most forgets a key
+
+// evict has one client forget a key, or what it has been told of already, and
+// reports whether there was something.
+func (l *trackers) evict() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var most *tracking
+	size, looks := 0, 0
+	for t := range l.all { // in an order by chance
+		t.mu.Lock()
+		told := len(t.told)
+		t.forgetTold()
+		n := len(t.noted)
+		t.mu.Unlock()
+		if told > 0 {
+			return true
+		}
+		if n > size {
+			most, size = t, n
+		}
+		if looks++; looks >= evictLooks && most != nil {
+			break
+		}
+	}
+	if most == nil {
+		return false
+	}
+	most.forgetOne()
+	return true
+}
+
+// forgetOne tells of a key as if it had changed.
+func (t *tracking) forgetOne() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for k := range t.noted {
+		delete(t.noted, k)
+		t.watch.Remove(k)
+		t.conn.server.trackers.items.Add(-1)
+		t.invalidate(k)
+		return
+	}
 }
 
 // flush runs f, which removes all keys, and tells every client that tracks some,
@@ -397,6 +449,7 @@ func (c *Conn) startTracking(t *tracking) {
 		was.mu.Lock()
 		t.noted = maps.Clone(was.noted)
 		was.mu.Unlock()
+		c.server.trackers.items.Add(int64(len(t.noted)))
 	}
 	c.startPushing()
 	if to := c.server.client(t.redirect); to != nil {

@@ -166,6 +166,15 @@ func (m *Memory) Len(slot uint16) (int, error) {
 	return t.len, nil
 }
 
+// LenExpiring implements [Expiring].
+func (m *Memory) LenExpiring(slot uint16) (int, error) {
+	t, err := m.table(slot)
+	if t == nil {
+		return 0, err
+	}
+	return t.expiring, nil
+}
+
 // Scan implements [Store]. The cursor is the number of keys still to come.
 // Keys stand in an array that is walked from its end to its start; a key is
 // added at the end, and where one is removed the last one takes its place. So

@@ -212,6 +212,13 @@ type Durable interface {
 	Wait(ctx context.Context, slot uint16, position uint64) error
 }
 
+// Expiring is what a [Store] adds that can tell how many keys expire.
+type Expiring interface {
+	// LenExpiring returns the number of keys of a slot whose head has an ExpireAt,
+	// a past one included. It takes the same short time whatever the number.
+	LenExpiring(slot uint16) (int, error)
+}
+
 // CheckSlot returns an error that matches ErrInvalid unless slot is one.
 func CheckSlot(slot uint16) error {
 	if slot >= NumSlots {

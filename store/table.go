@@ -43,7 +43,8 @@ type table struct {
 	rest  []*[chunkSize]entry // the other chunks
 	old   []uint32            // the former heads, until every chain has moved to heads; else nil
 	moved int                 // buckets of old, from its start, that have moved
-	_     [8]byte             // 128 bytes are aligned, 120 would not be
+
+	expiring int // keys with a time of expiry
 }
 
 const (
@@ -152,10 +153,19 @@ func (t *table) put(op *Op) {
 		e = t.insert(op.Key, hash)
 	}
 	if op.Field == "" {
+		t.expiring += expires(op.ExpireAt) - expires(e.expireAt)
 		e.setHead(op.Value, op.Kind, op.ExpireAt)
 	} else {
 		e.setField(op.Field, op.Value)
 	}
+}
+
+// expires is 1 where there is a time of expiry, to be counted.
+func expires(at int64) int {
+	if at != 0 {
+		return 1
+	}
+	return 0
 }
 
 // removeField obeys an OpDelete. The key goes with its last entry.
@@ -165,6 +175,7 @@ func (t *table) removeField(key, field string) {
 	case e == nil:
 		return
 	case field == "":
+		t.expiring -= expires(e.expireAt)
 		e.clearHead()
 	default:
 		e.clearField(field)
@@ -194,6 +205,7 @@ func (t *table) remove(key string) {
 	if e == nil {
 		return
 	}
+	t.expiring -= expires(e.expireAt)
 	last := t.len - 1
 	if t.heads == nil {
 		t.tags[i] = t.tags[last]

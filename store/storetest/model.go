@@ -44,6 +44,7 @@ func (m model) fields(key string) []string { return slices.Sorted(maps.Keys(m[ke
 func (m model) compare(t testing.TB, s store.Store, slot uint16) {
 	t.Helper()
 	wantLen(t, s, slot, len(m))
+	m.compareExpiring(t, s, slot)
 	seen := map[string]bool{}
 	for _, it := range scanAll(t, s, slot, 7, nil) {
 		if seen[it.Key] {
@@ -60,6 +61,25 @@ func (m model) compare(t testing.TB, s store.Store, slot uint16) {
 			t.Errorf("slot %d: scan did not return key %q", slot, key)
 		}
 		m.compareKey(t, s, slot, key)
+	}
+}
+
+// compareExpiring compares the number of keys that expire, where the store can
+// tell.
+func (m model) compareExpiring(t testing.TB, s store.Store, slot uint16) {
+	t.Helper()
+	counts, ok := s.(store.Expiring)
+	if !ok {
+		return
+	}
+	want := 0
+	for _, entries := range m {
+		if entries[""].ExpireAt != 0 {
+			want++
+		}
+	}
+	if got, err := counts.LenExpiring(slot); err != nil || got != want {
+		t.Errorf("slot %d: LenExpiring = %d, %v, want %d", slot, got, err, want)
 	}
 }
 
