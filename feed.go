@@ -40,7 +40,7 @@ type feed struct {
 	sent  uint64 // offset of the last entry that was sent
 
 	idle    bool          // guarded by mu of replication: the sender waits for an entry
-	state   feedState     // guarded by mu of replication, as is what follows
+	state   LinkState     // guarded by mu of replication, as is what follows
 	member  incarnate     // as it has said last
 	acked   uint64        // the same
 	heard   time.Duration // when
