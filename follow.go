@@ -121,11 +121,10 @@ func (f *following) run(before *following) {
 // connect follows over one connection.
 func (f *following) connect() error {
 	n := f.r.n
-	to := n.engine.view.Load().member(f.primary)
-	if to == nil {
-		return errNotFollowing
+	to, who := n.engine.view.Load().member(f.primary), n.who.Load()
+	if to == nil || who == nil {
+		return errNotFollowing // not before this start is saved
 	}
-	who := n.who.Load()
 	conn, _, err := n.dialNode(f.ctx, dest{wanted: wanted{ID: to.ID}, addr: to.Addr}, who, roleData)
 	if err != nil {
 		return err

@@ -357,6 +357,7 @@ func (n *node) run(booted chan struct{}) {
 		case <-timer.C:
 			n.engine.slept.Store(int64(n.clock.slept() - n.sleptBefore))
 			n.noteKeys()
+			n.core.holdsKeys = n.engine.wrote.Load()
 			n.apply(n.core.tick(n.now()))
 			n.refreshView()
 		case <-n.ctx.Done():

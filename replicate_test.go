@@ -8,12 +8,20 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/slotmesh/slotmesh/transport"
 	"github.com/stretchr/testify/require"
 )
 
 // formShard starts a cluster of one primary and its replicas, at a:1, b:1 ... The
 // primary is returned first.
 func formShard(t *testing.T, count int, cfg Config) []*node {
+	t.Helper()
+	nodes, _ := formShardOn(t, count, cfg)
+	return nodes
+}
+
+// formShardOn is formShard on a network whose faults are the caller's to make.
+func formShardOn(t *testing.T, count int, cfg Config) ([]*node, *transport.Faults) {
 	t.Helper()
 	f := newFaults(t)
 	var seeds []string
@@ -35,7 +43,7 @@ func formShard(t *testing.T, count int, cfg Config) []*node {
 			nodes[0], nodes[i] = nodes[i], nodes[0]
 		}
 	}
-	return nodes
+	return nodes, f
 }
 
 // leaderOf is the node of a shard that serves, once there is one.
