@@ -43,6 +43,7 @@ type feed struct {
 	state   LinkState     // guarded by mu of replication, as is what follows
 	member  incarnate     // as it has said last
 	acked   uint64        // the same
+	has     bool          // it has acknowledged anything over this connection
 	heard   time.Duration // when
 	offered time.Duration // when it may be offered to the core as a member in sync
 }
@@ -65,6 +66,7 @@ func (n *node) serveSync(ctx context.Context, conn net.Conn, in *bufio.Reader, f
 		defer close(ended)
 		defer cancel()
 		_ = f.listen(in)
+		conn.Close() // the sender may be in the middle of a frame
 	})
 	if !started {
 		cancel()

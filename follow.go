@@ -46,6 +46,10 @@ type following struct {
 	mu   sync.Mutex
 	conn net.Conn // guarded by mu
 
+	// Guarded by mu of replication: the store has been changed by this node itself, so
+	// that its log is none any more. Until the next question nothing is applied.
+	spoiled bool
+
 	// Its goroutine's alone.
 	epoch   Epoch // of the primary, as it has said last
 	past    history
@@ -165,6 +169,7 @@ func (f *following) question(cluster uint64) *syncAsk {
 	facts := f.r.facts.Load()
 	f.r.mu.Lock()
 	defer f.r.mu.Unlock()
+	f.spoiled = false
 	return &syncAsk{cluster: cluster, shard: f.shard, store: facts.store, whole: facts.whole, end: f.r.log.end, past: slices.Clone(f.r.log.past)}
 }
 
@@ -255,7 +260,7 @@ func (f *following) begin(l *logFrom) error {
 	}
 	f.r.mu.Lock()
 	defer f.r.mu.Unlock()
-	if f.r.following != f || f.r.log.end != l.from {
+	if f.r.following != f || f.spoiled || f.r.log.end != l.from {
 		return errNotFollowing // what it has is not what it has asked with
 	}
 	f.r.keep()
@@ -356,7 +361,7 @@ func (f *following) enter(raw logEntry) bool {
 	r := f.r
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.following != f || f.epoch.less(r.facts.Load().promise) {
+	if r.following != f || f.spoiled || f.epoch.less(r.facts.Load().promise) {
 		return false
 	}
 	r.log.end++
@@ -499,7 +504,7 @@ func (f *following) replace() error {
 		return err
 	}
 	f.r.mu.Lock()
-	ours := f.r.following == f
+	ours := f.r.following == f && !f.spoiled
 	if ours {
 		f.r.keep()
 		f.r.log.take(f.past.upTo(side.end), side.end)

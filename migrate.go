@@ -738,7 +738,7 @@ func (j *jobs) freeze(t freezeTell) {
 	slots := t.slots
 	if o != nil {
 		f := o.freeze.Load()
-		j.n.tidy(&slots, func(Slot, *slotCell) {}, func() { close(f.frozen) })
+		j.n.tidy(&slots, func(Slot, *slotCell) {}, func() { j.onceReplied(func() { close(f.frozen) }) })
 		return
 	}
 	var keys atomic.Bool
@@ -747,11 +747,22 @@ func (j *jobs) freeze(t freezeTell) {
 			keys.Store(true)
 		}
 	}, func() {
-		position := j.position.Add(1)
-		j.n.later(func(s *state, now time.Duration) output {
-			return s.frozen(now, t.job, position, keys.Load())
+		j.onceReplied(func() {
+			position := j.position.Add(1)
+			j.n.later(func(s *state, now time.Duration) output {
+				return s.frozen(now, t.job, position, keys.Load())
+			})
 		})
 	})
+}
+
+// onceReplied calls f once every reply is out or failed that waits for replicas.
+func (j *jobs) onceReplied(f func()) {
+	if !j.n.repl.strict() {
+		f()
+		return
+	}
+	j.n.repl.onceCommitted(j.n.repl.end(), f)
 }
 
 // holdsLive reports whether a slot has a key whose time has not come. One whose

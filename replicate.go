@@ -191,6 +191,7 @@ func (r *replication) append(e logEntry) logMark {
 		r.log.past = nil // whoever follows this node has to copy what is there, and so has this node
 		r.back.reset(r.log.end)
 		if r.following != nil {
+			r.following.spoiled = true
 			r.following.hangUp()
 		}
 		return logMark{}
@@ -294,8 +295,11 @@ func (r *replication) acked(f *feed, a *logAck) {
 		return // a sign of life, or of an epoch that is over
 	}
 	m := incarnate{f.id, a.store}
+	if f.member != m {
+		delete(r.log.acks, f.member) // what it had before it copied everything is gone
+	}
 	r.log.acked(m, a.offset)
-	f.member, f.acked = m, a.offset
+	f.member, f.acked, f.has = m, a.offset, true
 	waited := slices.ContainsFunc(r.log.waits, func(w logWait) bool { return w.incarnate == m })
 	if !waited && r.log.end-a.offset <= nearlyMax && f.heard >= f.offered {
 		f.offered = f.heard + r.n.cfg.NodeTimeout/20
@@ -341,8 +345,20 @@ func (r *replication) awaitHeld(ctx context.Context, m logMark, n int, limit tim
 		return true
 	}
 	return r.await(ctx, m.reign, limit, func(r *replication) bool {
-		return (n > 0 && r.ask == 0 || r.log.committed() >= m.offset) && (n == 0 || r.log.have(m.offset) >= n)
+		return (n > 0 && r.ask == 0 || r.log.committed() >= m.offset) && (n == 0 || r.have(m.offset) >= n)
 	})
+}
+
+// have counts the replicas that are attached and have the log up to an offset. The
+// caller holds mu.
+func (r *replication) have(offset uint64) int {
+	n := 0
+	for _, f := range r.feeds {
+		if f.has && f.acked >= offset {
+			n++
+		}
+	}
+	return n
 }
 
 // onceCommitted calls f once every member that is waited for has the log up to a
@@ -409,7 +425,7 @@ func (r *replication) pause(t pauseTell) {
 // wait waits until n members have the log up to a mark, and returns how many have.
 func (r *replication) wait(ctx context.Context, m logMark, n int) (have int) {
 	count := func(r *replication) bool {
-		have = r.log.have(m.offset)
+		have = r.have(m.offset)
 		return have >= n
 	}
 	if m == (logMark{}) {

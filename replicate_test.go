@@ -3,11 +3,13 @@ package slotmesh
 import (
 	"context"
 	"fmt"
+	"net"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/slotmesh/slotmesh/store"
 	"github.com/slotmesh/slotmesh/transport"
 	"github.com/stretchr/testify/require"
 )
@@ -165,4 +167,60 @@ func TestAPlainFailoverLosesNothing(t *testing.T) {
 		stop()
 		wg.Wait()
 	})
+}
+
+// Whatever has an acknowledged write when its node changes by itself is not the
+// primary's copy any more.
+func TestAChangeThatTheLogDoesNotKnowMakesAReplicaCopyAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := formShard(t, 2, Config{})
+		a, b := nodes[0], nodes[1]
+		require.NoError(t, put(a, "x", "1"))
+		level(t, driverNT, a, b)
+		inc := b.repl.facts.Load().store
+		c := b.engine.makeCell(7)
+		c.mu.Lock()
+		require.NoError(t, b.cfg.Store.Apply(7, []store.Op{{Code: store.OpPut, Key: "stray"}}))
+		b.repl.effects(7, c, nil)
+		c.mu.Unlock()
+		require.NoError(t, put(a, "x", "2"))
+		until(t, driverNT, "a new copy", func() bool { return b.repl.facts.Load().store != inc && b.Status().Replication.Link == LinkUp })
+		level(t, driverNT, a, b)
+	})
+}
+
+// What a bubble cannot show: nodes that are really apart, over TCP.
+func TestReplicasOverTCP(t *testing.T) {
+	seeds := make([]string, 3)
+	for i := range seeds {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		seeds[i] = l.Addr().String()
+		l.Close()
+	}
+	var nodes []*node
+	for _, at := range seeds {
+		nodes = append(nodes, startNode(t, Config{Addr: at, Seeds: seeds, Primaries: 1, Replicas: 2, AckReplicas: 1, NodeTimeout: time.Second}))
+	}
+	for i, n := range nodes {
+		isReady(t, n)
+		if own := n.Table().Slots(n.ID()); !own.Empty() {
+			nodes[0], nodes[i] = nodes[i], nodes[0]
+		}
+	}
+	big := make([]byte, 3<<20)
+	require.NoError(t, put(nodes[0], "big", string(big)))
+	for i := range 200 {
+		require.NoError(t, put(nodes[0], fmt.Sprint("key", i), fmt.Sprint(i)))
+	}
+	nodes[0].Close()
+	p := leaderOf(t, 10*time.Second, nodes[1:]...)
+	for i := range 200 {
+		v, err := p.Client().Get(t.Context(), fmt.Sprint("key", i))
+		require.NoError(t, err)
+		require.Equal(t, fmt.Sprint(i), string(v))
+	}
+	v, err := p.Client().Get(t.Context(), "big")
+	require.NoError(t, err)
+	require.Equal(t, len(big), len(v))
 }
