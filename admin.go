@@ -58,6 +58,17 @@ type Admin interface {
 	// has failed, those that live become the voters first. Writes that others
 	// have acknowledged meanwhile may be lost: an EventUnclean says so.
 	Takeover(ctx context.Context) error
+	// Replicate makes this node, which has no slots and no keys, a replica of a
+	// primary: it copies its data, follows it, and may be elected when it fails. It
+	// returns once the members know; Ready waits for the copy. Of a replica it
+	// changes the primary.
+	Replicate(ctx context.Context, primary NodeID) error
+	// Failover makes this node, a replica, lead its shard. In a plain one the
+	// primary agrees: its requests wait while this node catches up, and nothing is
+	// lost. It returns once this node leads, or says why not; asked again
+	// afterwards it is refused, for this node is no replica any more. Where the
+	// outcome is Unknown it may still happen.
+	Failover(ctx context.Context, mode FailoverMode) error
 	// ForceVoters makes these nodes, an odd number, the voters: the way out when
 	// a majority of the voters is gone for good. What those had decided and
 	// nobody left knows of is lost: an EventUnclean says so.
@@ -170,6 +181,25 @@ func (a *admin) SetConfigEpoch(ctx context.Context, epoch uint64) error {
 
 func (a *admin) Takeover(ctx context.Context) error {
 	return a.do(ctx, func(s *state, now time.Duration, id uint64) output { return s.takeover(now, id) })
+}
+
+func (a *admin) Replicate(ctx context.Context, primary NodeID) error {
+	n := (*node)(a)
+	if err := n.mayCommand(ctx); err != nil {
+		return err
+	}
+	keys := n.holdsKeys()
+	return a.do(ctx, func(s *state, now time.Duration, id uint64) output { return s.replicate(now, id, primary, keys) })
+}
+
+func (a *admin) Failover(ctx context.Context, mode FailoverMode) error {
+	if mode == FailoverTakeover {
+		return a.Takeover(ctx)
+	}
+	if mode > FailoverTakeover {
+		return invalid("failover mode %d, expected 0 to %d", mode, FailoverTakeover).public()
+	}
+	return a.do(ctx, func(s *state, now time.Duration, id uint64) output { return s.failoverTo(now, id, mode) })
 }
 
 func (a *admin) ForceVoters(ctx context.Context, nodes []NodeID) error {

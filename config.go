@@ -23,6 +23,8 @@ const (
 	maxMaxValue        = 512 << 20
 	maxLabel           = 253
 	maxPrimaries       = 1000
+	maxReplicas        = 100
+	defaultBacklog     = 64 << 20
 	maxSeeds           = 1000
 )
 
@@ -64,6 +66,34 @@ type Config struct {
 	// others are not counted; Status.Problems and an EventDiffers name them. 0
 	// forms none, 1000 are the most.
 	Primaries int
+
+	// Replicas is how many copies of each primary's data nodes that form by
+	// number keep on other nodes: Primaries x (1 + Replicas) nodes form the cluster,
+	// and those that get no slots follow a primary, one on another host if there is
+	// one. Where a primary fails, a replica of it takes over. 0, the default, keeps
+	// none; 100 are the most.
+	Replicas int
+
+	// AckReplicas makes this node's shard strict while it leads: a write, and a read
+	// of what was written last, is answered once every member in sync has it, and a
+	// write is refused (ErrNoReplicas) where fewer than so many besides the primary
+	// are in sync. Then no single failure loses what was acknowledged. It costs each
+	// write a way to the replicas and back. 0, the default, answers at once: what a
+	// primary has acknowledged in the moment before it dies may be lost. All nodes
+	// of a shard should have the same.
+	AckReplicas int
+
+	// ReplicaStaleness bounds how old what a replica shows may be: a request that is
+	// FromReplica is answered by a replica which has had, so long ago at most, all
+	// that its primary had, and sent to the primary by one that has not. Default one
+	// NodeTimeout, at least a fifth of it: a primary that has nothing to tell says
+	// so each tenth.
+	ReplicaStaleness time.Duration
+
+	// Backlog bounds the bytes of changes that a node remembers for replicas that
+	// were away for a while, default 64 MiB. A replica that lacks more copies
+	// everything.
+	Backlog int
 
 	// Join starts a node without slots, to be met by a cluster (by its Seeds, or
 	// by Admin.Meet) or to be given slots with Admin.AddSlots. Seeds without
@@ -139,6 +169,12 @@ func (c Config) withDefaults() Config {
 	if c.MaxValue == 0 {
 		c.MaxValue = defaultMaxValue
 	}
+	if c.ReplicaStaleness == 0 {
+		c.ReplicaStaleness = c.NodeTimeout
+	}
+	if c.Backlog == 0 {
+		c.Backlog = defaultBacklog
+	}
 	if c.Transport == nil {
 		c.Transport = transport.TCP{}
 	}
@@ -176,8 +212,23 @@ func (c *Config) validate() error {
 	if c.Primaries < 0 || c.Primaries > maxPrimaries {
 		bad("Primaries", c.Primaries, "0 to %d", maxPrimaries)
 	}
-	if c.Primaries > 0 && len(c.Seeds) == 0 && c.Primaries > 1 {
-		bad("Seeds", "empty", "addresses of the other nodes, since Primaries is %d", c.Primaries)
+	if c.Replicas < 0 || c.Replicas > maxReplicas {
+		bad("Replicas", c.Replicas, "0 to %d", maxReplicas)
+	}
+	if c.Replicas > 0 && c.Primaries == 0 {
+		bad("Replicas", c.Replicas, "0 where Primaries is 0: replicas are then made with Admin.Replicate")
+	}
+	if c.AckReplicas < 0 || c.AckReplicas > maxReplicas {
+		bad("AckReplicas", c.AckReplicas, "0 to %d", maxReplicas)
+	}
+	if c.ReplicaStaleness < c.NodeTimeout/5 {
+		bad("ReplicaStaleness", c.ReplicaStaleness, "at least %v, a fifth of NodeTimeout", c.NodeTimeout/5)
+	}
+	if c.Backlog < 0 {
+		bad("Backlog", c.Backlog, "bytes, or 0 for %d", defaultBacklog)
+	}
+	if c.Primaries > 0 && len(c.Seeds) == 0 && c.Primaries*(1+c.Replicas) > 1 {
+		bad("Seeds", "empty", "addresses of the other nodes, since Primaries is %d and Replicas %d", c.Primaries, c.Replicas)
 	}
 	if c.Primaries > 0 && c.Join {
 		bad("Join", c.Join, "false where Primaries is set: a node either forms by number or is joined by hand")
@@ -198,7 +249,7 @@ func (c *Config) validateAddrs(bad func(field string, value any, expected string
 		}
 	}
 	if c.Addr == "" {
-		if len(c.Seeds) > 0 || c.Primaries > 1 || c.Join || c.AdvertiseAddr != "" {
+		if len(c.Seeds) > 0 || c.Primaries*(1+c.Replicas) > 1 || c.Join || c.AdvertiseAddr != "" {
 			bad("Addr", `""`, "an address to listen at, since the node is to have company")
 		}
 		return errs
@@ -242,5 +293,5 @@ func (c *Config) formNumbers() formNumbers {
 		}
 		h = bits.RotateLeft64(hashEnd(h), 1)
 	}
-	return formNumbers{Seeds: h, Primaries: uint16(c.Primaries)}
+	return formNumbers{Seeds: h, Primaries: uint16(c.Primaries), Replicas: uint16(c.Replicas)}
 }

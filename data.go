@@ -522,6 +522,8 @@ func (n *node) requestLimits(kind byte) int {
 		return 1 << 20
 	case framePing:
 		return frameHeader
+	case frameSync:
+		return syncLimits(kind)
 	default:
 		return 0
 	}
@@ -586,6 +588,8 @@ func (n *node) serveData(conn net.Conn, who *sender, h *hello) {
 		case err != nil:
 		case size > 0:
 			err = s.tooLarge(kind, payload, size)
+		case kind == frameSync:
+			err = n.serveSync(ctx, conn, r, &h.From, payload)
 		default:
 			err = s.handle(kind, payload)
 		}

@@ -20,6 +20,7 @@ const (
 	EventVoters                             // a set of voters of version Number is in force
 	EventReplica                            // this node, Node, is a replica of Shard now; From leads it
 	EventUnclean                            // an operator has decided without a majority: acknowledged writes may be lost
+	EventCut                                // this node, Node, has Number changes that no other member of Shard has, made while it led on its own: they are dropped. From leads it
 	EventSlow                               // a command held a slot for too long; Text says which
 	EventLost                               // events were lost since the last one: the buffer was full; Number says how many
 	EventNumberRefused                      // Node has shown a number that is too high to be true
@@ -32,7 +33,7 @@ const (
 var eventNames = map[EventKind]string{
 	EventFormed: "formed", EventJoined: "joined", EventMember: "member", EventForgotten: "forgotten", EventReset: "reset",
 	EventRefused: "refused", EventDuplicate: "duplicate", EventPrimary: "primary", EventDeposed: "deposed", EventMoved: "moved",
-	EventVoters: "voters", EventReplica: "replica", EventUnclean: "unclean", EventNumberRefused: "number refused",
+	EventVoters: "voters", EventReplica: "replica", EventUnclean: "unclean", EventCut: "cut", EventNumberRefused: "number refused",
 	EventSlow: "slow", EventLost: "lost", EventSilent: "silent", EventFailed: "failed", EventHeard: "heard", EventDiffers: "differs",
 }
 

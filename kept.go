@@ -17,7 +17,19 @@ import (
 const (
 	cellStaged cellKind = 200 + iota // page
 	cellOwned                        // page
+	cellCopy                         // one; which copy of a shard a store that outlives the process holds
 )
+
+// copyCell is the value of cellCopy: as long as its numbers are those that the
+// store and the core name, the store holds all that this node has acknowledged as
+// that member of that shard.
+type copyCell struct {
+	Shard ShardID
+	Store uint64 // incarnation of the member
+	Held  uint64 // store.Persistent's
+}
+
+func (*copyCell) check() error { return nil }
 
 // keptCell is the value of such a cell. Moves count within a cluster.
 type keptCell struct {
@@ -38,6 +50,7 @@ type kept struct {
 	dirty    map[cellKey]struct{}
 	cluster  ClusterID // as saved last
 	released SlotSet   // were nobody's at the start, and this node's before
+	copy     copyCell  // zero: there is none
 }
 
 func newKept(n *node) *kept {
@@ -47,6 +60,12 @@ func newKept(n *node) *kept {
 // load takes its own cells out of what was saved.
 func (k *kept) load(cells []cell) (rest []cell, err error) {
 	for _, c := range cells {
+		if c.key.kind == cellCopy {
+			if err := loadChecked(c, func(v *copyCell) { k.copy = *v }); err != nil {
+				return nil, fmt.Errorf("slotmesh: saved copy: %w", err)
+			}
+			continue
+		}
 		moves := k.moves[c.key.kind]
 		if moves == nil {
 			rest = append(rest, c)
@@ -77,6 +96,19 @@ func (k *kept) begin(s *state) {
 	}
 }
 
+// holdsCopy notes which copy the store holds, for the next start; the zero value is
+// none. It reports whether that is news.
+func (k *kept) holdsCopy(c copyCell) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.copy == c {
+		return false
+	}
+	k.copy = c
+	k.dirty[cellKey{kind: cellCopy}] = struct{}{}
+	return true
+}
+
 // set notes a move of a slot; 0 is none.
 func (k *kept) set(kind cellKind, slot Slot, move uint64) {
 	k.mu.Lock()
@@ -96,14 +128,19 @@ func (k *kept) setLocked(kind cellKind, slot Slot, move uint64) {
 	k.dirty[cellKey{kind: kind, page: uint8(slot / pageSlots)}] = struct{}{}
 }
 
-// served notes under which moves slots are served here now.
-func (k *kept) served(slots *SlotSet, t *table) {
+// served notes under which moves slots are served here now, and returns those of
+// which that was not known.
+func (k *kept) served(slots *SlotSet, t *table) (news moveRuns) {
 	k.mu.Lock()
 	for slot := range slots.All() {
-		k.setLocked(cellOwned, slot, t.slots.at(slot).move)
+		if move := t.slots.at(slot).move; k.moves[cellOwned][slot] != move {
+			k.setLocked(cellOwned, slot, move)
+			news.add(slot, move)
+		}
 	}
 	k.mu.Unlock()
 	k.saveLater()
+	return news
 }
 
 func (k *kept) at(kind cellKind, slot Slot) uint64 {
@@ -147,6 +184,14 @@ func (k *kept) save() error {
 	return k.n.meta.save(cells)
 }
 
+// saveMoves is save where there is a file to save to.
+func (k *kept) saveMoves() error {
+	if k.n.meta == nil {
+		return nil
+	}
+	return k.save()
+}
+
 // saveLater is for what may be lost in a crash: then keys are dropped that could
 // have stayed.
 func (k *kept) saveLater() {
@@ -181,6 +226,9 @@ func (k *kept) takeDirty() []cell {
 
 // encode is the value of a cell; nil if it is to go.
 func (k *kept) encode(key cellKey) []byte {
+	if key.kind == cellCopy {
+		return k.encodeCopy()
+	}
 	c := keptCell{Cluster: k.cluster}
 	first := Slot(key.page) * pageSlots
 	for i := range Slot(pageSlots) {
@@ -194,6 +242,17 @@ func (k *kept) encode(key cellKey) []byte {
 	b, err := encodeValue(&c)
 	if err != nil {
 		panic(fmt.Sprintf("slotmesh: encoding copies of slots: %v", err)) // the type is encodable
+	}
+	return b
+}
+
+func (k *kept) encodeCopy() []byte {
+	if k.copy == (copyCell{}) {
+		return nil
+	}
+	b, err := encodeValue(&k.copy)
+	if err != nil {
+		panic(fmt.Sprintf("slotmesh: encoding a copy: %v", err)) // the type is encodable
 	}
 	return b
 }

@@ -72,6 +72,8 @@ func lifeCalls() []lifeCall {
 		{"Admin.BumpEpoch", func(ctx context.Context, n *node) error { return n.Admin().BumpEpoch(ctx) }, adminError, nil},
 		{"Admin.SetConfigEpoch", func(ctx context.Context, n *node) error { return n.Admin().SetConfigEpoch(ctx, 3) }, adminError, nil},
 		{"Admin.Takeover", func(ctx context.Context, n *node) error { return n.Admin().Takeover(ctx) }, adminError, ErrRefused},
+		{"Admin.Replicate", func(ctx context.Context, n *node) error { return n.Admin().Replicate(ctx, n.ID()) }, adminError, ErrRefused},
+		{"Admin.Failover", func(ctx context.Context, n *node) error { return n.Admin().Failover(ctx, FailoverPlain) }, adminError, ErrRefused},
 		{"Admin.ForceVoters", func(ctx context.Context, n *node) error { return n.Admin().ForceVoters(ctx, []NodeID{n.ID()}) }, adminError, ErrRefused},
 		{"Admin.Reset", func(ctx context.Context, n *node) error { return n.Admin().Reset(ctx, false) }, adminError, nil},
 	}
@@ -80,7 +82,7 @@ func lifeCalls() []lifeCall {
 // withoutError are the methods that cannot fail; their own test lines are in
 // TestEveryMethodSaysThatTheNodeIsClosed.
 const withoutError = "Node.ID Node.Addr Node.Table Node.Client Node.Session Node.Subscribe Node.Watch Node.Admin Node.Events " +
-	"Node.Status Node.Close Client.Stats"
+	"Node.Status Node.Close Client.Stats Session.Wait"
 
 func TestEveryMethodIsAmongThoseThatAreTestedHere(t *testing.T) {
 	tested := strings.Fields(withoutError)

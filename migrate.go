@@ -141,13 +141,16 @@ func (o *outgoing) narrow() {
 }
 
 // adapt chooses how many entries to read next, after a page of so many bytes.
-func (o *outgoing) adapt(bytes int) {
+func (o *outgoing) adapt(bytes int) { o.page = adaptPage(o.page, bytes) }
+
+func adaptPage(page, bytes int) int {
 	switch {
 	case bytes > pageBytes:
-		o.page = max(1, o.page/2)
+		return max(1, page/2)
 	case bytes < pageBytes/4:
-		o.page = min(pageMost, 2*o.page)
+		return min(pageMost, 2*page)
 	}
+	return page
 }
 
 // pieceOf is how many of the ops go into one piece, at least one, and their
@@ -735,7 +738,7 @@ func (j *jobs) freeze(t freezeTell) {
 	slots := t.slots
 	if o != nil {
 		f := o.freeze.Load()
-		j.n.tidy(&slots, func(Slot, *slotCell) {}, func() { close(f.frozen) })
+		j.n.tidy(&slots, func(Slot, *slotCell) {}, func() { j.onceReplied(func() { close(f.frozen) }) })
 		return
 	}
 	var keys atomic.Bool
@@ -744,11 +747,22 @@ func (j *jobs) freeze(t freezeTell) {
 			keys.Store(true)
 		}
 	}, func() {
-		position := j.position.Add(1)
-		j.n.later(func(s *state, now time.Duration) output {
-			return s.frozen(now, t.job, position, keys.Load())
+		j.onceReplied(func() {
+			position := j.position.Add(1)
+			j.n.later(func(s *state, now time.Duration) output {
+				return s.frozen(now, t.job, position, keys.Load())
+			})
 		})
 	})
+}
+
+// onceReplied calls f once every reply is out or failed that waits for replicas.
+func (j *jobs) onceReplied(f func()) {
+	if !j.n.repl.strict() {
+		f()
+		return
+	}
+	j.n.repl.onceCommitted(j.n.repl.end(), f)
 }
 
 // holdsLive reports whether a slot has a key whose time has not come. One whose
@@ -881,11 +895,15 @@ func (e *engine) stageSlot(slot Slot, job uint64) bool {
 	c := e.makeCell(slot)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.closed() || c.mark.Load() != nil {
+	if !c.closed() || c.mark.Load() != nil || e.repl.follows.Load() {
 		return false
 	}
 	c.staging, c.imported = job, false
-	return e.store.Drop(uint16(slot)) == nil
+	if e.store.Drop(uint16(slot)) != nil {
+		return false
+	}
+	e.repl.became(entryDrop, slot, c, 0)
+	return true
 }
 
 // receive applies a piece of data.
@@ -901,7 +919,7 @@ func (j *jobs) receive(s *dataServer, p *dataPiece) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.staging != p.job {
+	if c.staging != p.job || j.n.repl.follows.Load() {
 		in.refuse("slot %d is not staged for this hand-over any more", p.slot)
 		return
 	}
@@ -909,7 +927,9 @@ func (j *jobs) receive(s *dataServer, p *dataPiece) {
 	j.n.engine.sweeper.noteOps(p.slot, p.ops)
 	if err := j.n.cfg.Store.Apply(uint16(p.slot), p.ops); err != nil {
 		in.refuse("slot %d: %v", p.slot, err)
+		return
 	}
+	j.n.repl.effects(p.slot, c, p.ops)
 }
 
 func (j *jobs) refuseAll(refuse bool) {
@@ -987,8 +1007,8 @@ func (j *jobs) compare(in *incoming, d *dataEnd) string {
 // stage is called by the run loop: the core wants to know when the data of a
 // stage is here.
 func (j *jobs) stage(h *heldStage) {
-	if job, position := h.Job, h.Position; h.InPlace {
-		j.n.later(func(s *state, now time.Duration) output { return s.stageHeld(now, job, position) })
+	if h.InPlace {
+		j.stageInPlace(h.Job, h.Position, slices.Clone(h.Slots))
 		return
 	}
 	j.mu.Lock()
@@ -1004,11 +1024,44 @@ func (j *jobs) stage(h *heldStage) {
 	}
 }
 
-// held tells the core that the data of a job is here, once that is remembered.
+// stageInPlace tells the core that slots may come without data, once every replica
+// knows what stays when they do: what has come key by key.
+func (j *jobs) stageInPlace(job, position uint64, moves moveRuns) {
+	slots, to := moves.slots(), moves.bySlot()
+	j.n.tidy(&slots, func(slot Slot, c *slotCell) {
+		if m := c.mark.Load(); m != nil && m.Importing {
+			j.n.repl.became(entryStaged, slot, c, to[slot])
+		}
+	}, func() {
+		j.n.repl.onceCommitted(j.n.repl.end(), func() {
+			j.n.later(func(s *state, now time.Duration) output { return s.stageHeld(now, job, position) })
+		})
+	})
+}
+
+// held tells the core that the data of a job is here, once that is remembered, and
+// every replica has it.
 func (j *jobs) held(moves moveRuns, job, position uint64) {
-	moves.each(func(slot Slot, move uint64) { j.kept.set(cellStaged, slot, move) })
+	gone := false
+	moves.each(func(slot Slot, move uint64) {
+		c := j.n.engine.makeCell(slot)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.staging != job || j.n.repl.follows.Load() {
+			gone = true
+			return
+		}
+		j.kept.set(cellStaged, slot, move)
+		j.n.repl.became(entryStaged, slot, c, move)
+	})
+	if gone {
+		return // given up meanwhile
+	}
 	if err := j.kept.save(); err != nil {
 		return // the node serves no more
+	}
+	if !j.n.repl.awaitHeld(j.n.ctx, j.n.repl.end(), 0, freezeLimit) {
+		return
 	}
 	_ = j.n.post(j.n.ctx, func(s *state, now time.Duration) output { return s.stageHeld(now, job, position) })
 }
@@ -1055,8 +1108,7 @@ func (j *jobs) unstage(in *incoming) {
 	j.n.tidy(&in.slots, func(slot Slot, c *slotCell) {
 		if c.staging == in.job && c.adopting.Load() == nil {
 			c.staging = 0
-			j.dropData(slot)
-			j.kept.set(cellStaged, slot, 0)
+			j.letGo(slot, c)
 		}
 	}, j.kept.saveLater)
 }
@@ -1070,6 +1122,7 @@ func (j *jobs) adopt(t adoptTell) {
 	back := j.servedBefore(runs, &t.back)
 	jobs, before := j.stagedFor(runs)
 	pending := &hold{over: make(chan struct{}), limit: j.n.cfg.NodeTimeout}
+	to := runs.bySlot()
 	turns := map[Slot]uint32{} // of the kept ones
 	for slot := range slots.All() {
 		c := j.n.engine.makeCell(slot)
@@ -1088,15 +1141,18 @@ func (j *jobs) adopt(t adoptTell) {
 		staged := c.staging != 0 && c.staging == jobs[slot] || c.staging == 0 && before.Contains(slot)
 		stays := staged || back.Contains(slot) || kept.Contains(slot) || c.imported
 		c.staging, c.imported = 0, false
-		if !stays {
-			j.dropData(slot)
-		}
-		j.kept.set(cellStaged, slot, 0)
+		j.own(slot, c, to[slot], stays)
 		c.adopting.CompareAndSwap(pending, nil)
 	}, func() {
 		close(pending.over)
 		j.kept.saveLater()
 	})
+}
+
+func (r moveRuns) bySlot() map[Slot]uint64 {
+	moves := map[Slot]uint64{}
+	r.each(func(slot Slot, move uint64) { moves[slot] = move })
+	return moves
 }
 
 // mark is called by the run loop when the mark of a slot has changed. An old copy
@@ -1120,7 +1176,7 @@ func (j *jobs) mark(t markTell) {
 	slots := oneSlotSet(t.slot)
 	j.n.tidy(&slots, func(slot Slot, c *slotCell) {
 		if c.adopting.Load() == pending {
-			j.dropData(slot)
+			j.letGo(slot, c)
 			c.imported = false
 			c.adopting.Store(nil)
 		}
@@ -1197,6 +1253,33 @@ func (j *jobs) servedBefore(runs moveRuns, fromNobody *SlotSet) (back SlotSet) {
 	return back
 }
 
+// own makes what is here of a slot what is served under a move, or nothing. While
+// another node leads, its log says what becomes of the slot. The caller holds the
+// slot's lock, here and in letGo.
+func (j *jobs) own(slot Slot, c *slotCell, move uint64, stays bool) {
+	if j.n.repl.follows.Load() {
+		return
+	}
+	kind := entryOwn
+	if !stays {
+		kind = entryFresh
+		j.dropData(slot)
+	}
+	j.n.repl.became(kind, slot, c, move)
+	j.kept.set(cellOwned, slot, move)
+	j.kept.set(cellStaged, slot, 0)
+}
+
+// letGo drops what is here of a slot, here and at the replicas.
+func (j *jobs) letGo(slot Slot, c *slotCell) {
+	if j.n.repl.follows.Load() {
+		return
+	}
+	j.dropData(slot)
+	j.n.repl.became(entryDrop, slot, c, 0)
+	j.kept.set(cellStaged, slot, 0)
+}
+
 // dropData drops what the store holds of a slot.
 func (j *jobs) dropData(slot Slot) {
 	if err := j.n.cfg.Store.Drop(uint16(slot)); err != nil && !errors.Is(err, store.ErrClosed) {
@@ -1216,7 +1299,7 @@ func (j *jobs) drop(runs moveRuns) {
 	})
 	j.n.tidy(&slots, func(slot Slot, c *slotCell) {
 		if c.closed() && c.staging == 0 && c.turn.Load() == turns[slot] {
-			j.dropData(slot)
+			j.letGo(slot, c)
 		}
 	}, func() {})
 }

@@ -105,22 +105,24 @@ type LeaveReport struct {
 // to save, sends what it asks to send, and lets requests into the slots that it
 // says are served.
 type node struct {
-	cfg      Config
-	id       atomic.Pointer[NodeID]
-	addr     string
-	clock    clock
-	core     *state // run's alone
-	engine   engine
-	client   Client
-	links    *links
-	data     *dataConns
-	jobs     *jobs
-	kept     *kept
-	pubSub   pubSub
-	saver    *saver
-	listener net.Listener
-	meta     *meta
-	ownStore bool
+	cfg        Config
+	id         atomic.Pointer[NodeID]
+	addr       string
+	clock      clock
+	core       *state // run's alone
+	engine     engine
+	client     Client
+	links      *links
+	data       *dataConns
+	jobs       *jobs
+	kept       *kept
+	repl       *replication
+	pubSub     pubSub
+	saver      *saver
+	listener   net.Listener
+	meta       *meta
+	ownStore   bool
+	persistent uint64 // incarnation of a store that outlives the process; 0: it does not
 
 	who     atomic.Pointer[sender]
 	inbox   chan delivery
@@ -138,6 +140,7 @@ type node struct {
 	replies     map[uint64]chan *commandError
 	answers     []func() // of commands, to be given
 	nextCall    uint64
+	savings     []saving      // who waits for a save
 	sleptBefore time.Duration // what the machine had slept when the node started
 
 	laterMu sync.Mutex
@@ -203,6 +206,9 @@ func (n *node) open() error {
 	if n.cfg.Store == nil {
 		n.cfg.Store, n.ownStore = store.NewMemory(), true
 	} else {
+		if p, ok := n.cfg.Store.(store.Persistent); ok && n.meta != nil {
+			n.persistent = p.Incarnation()
+		}
 		n.cfg.Store = guard(n.cfg.Store)
 	}
 	if n.cfg.Host == "" {
@@ -217,13 +223,22 @@ func (n *node) open() error {
 	}
 	core, err := newState(coreConfig{nodeTimeout: n.cfg.NodeTimeout, maxVoters: n.cfg.MaxVoters, incarnation: random64() | 1,
 		host: n.cfg.Host, addr: n.addr, clientAddr: n.cfg.ClientAddr, form: n.cfg.formNumbers(), alone: n.cfg.alone(),
-		volatile: n.meta == nil, random: random64}, cells)
+		ackReplicas: n.cfg.AckReplicas, volatile: n.meta == nil, random: random64}, cells)
 	if err != nil {
 		return fmt.Errorf("%w (in %s)", err, n.cfg.Dir)
 	}
 	n.core = core
+	n.findCopy()
 	n.kept.begin(core)
 	return n.checkCompany()
+}
+
+// findCopy tells the core that the store still holds what this node had
+// acknowledged, if it does.
+func (n *node) findCopy() {
+	if c := n.kept.copy; n.persistent != 0 && c == (copyCell{n.core.self.Shard, n.core.self.Store, n.persistent}) {
+		n.core.cfg.store, n.core.holdsCopy = c.Store, true
+	}
 }
 
 // checkCompany refuses a node without a port whose Dir says that it has company:
@@ -294,6 +309,8 @@ func (n *node) start() {
 	n.links = newLinks(n, n.ctx)
 	n.data = newDataConns(n)
 	n.jobs = newJobs(n)
+	n.repl = newReplication(n)
+	n.engine.repl = n.repl
 	n.pubSub.init(n)
 	n.core.setSeeds(n.cfg.Seeds)
 	n.who.Store(n.core.who)
@@ -324,6 +341,7 @@ func (n *node) run(booted chan struct{}) {
 	}
 	for {
 		timer.Reset(max(0, n.core.wake-n.now()))
+		n.core.logAt = n.repl.position()
 		select {
 		case d := <-n.inbox:
 			n.core.holdsKeys = n.engine.wrote.Load()
@@ -339,6 +357,7 @@ func (n *node) run(booted chan struct{}) {
 		case <-timer.C:
 			n.engine.slept.Store(int64(n.clock.slept() - n.sleptBefore))
 			n.noteKeys()
+			n.core.holdsKeys = n.engine.wrote.Load()
 			n.apply(n.core.tick(n.now()))
 			n.refreshView()
 		case <-n.ctx.Done():
@@ -394,10 +413,12 @@ func (n *node) apply(out output) {
 	for _, s := range out.saves {
 		n.saver.save(s)
 	}
+	n.repl.noteFacts(n.core)
 	if n.core.identity <= n.core.savedSeq {
 		n.who.Store(n.core.who) // not before it is saved
 	}
 	on, gone := n.stopServing()
+	n.repl.carryOut(n.core)
 	published := n.core.viewDirty
 	if published {
 		// Before a slot that has gone is closed, and anybody is woken: who finds it
@@ -422,6 +443,40 @@ func (n *node) apply(out output) {
 		answer() // whoever gave the command finds it done in the table
 	}
 	n.answers = n.answers[:0]
+	n.savings = slices.DeleteFunc(n.savings, func(w saving) bool {
+		if w.after <= n.core.savedSeq {
+			close(w.done)
+		}
+		return w.after <= n.core.savedSeq
+	})
+}
+
+// saving is somebody who waits for a save.
+type saving struct {
+	after uint64
+	done  chan struct{}
+}
+
+// settled hands a step to the run loop, and returns once all that it has changed
+// is saved.
+func (n *node) settled(ctx context.Context, step func(s *state, now time.Duration) output) error {
+	done := make(chan struct{})
+	err := n.post(ctx, func(s *state, now time.Duration) output {
+		out := step(s, now)
+		n.savings = append(n.savings, saving{s.saveSeq, done})
+		return out
+	})
+	if err != nil {
+		return err
+	}
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-n.ctx.Done():
+		return ErrClosed
+	}
 }
 
 // refreshView publishes what time alone has changed, or a heartbeat: who is
@@ -497,6 +552,8 @@ func (n *node) tell(what any) {
 		n.jobs.mark(t)
 	case dropTell:
 		n.jobs.drop(t.slots)
+	case pauseTell:
+		n.repl.pause(t)
 	case eventTell:
 		n.emit(t.event)
 	}
@@ -575,7 +632,7 @@ func (n *node) startServing(on SlotSet) {
 			n.seen.Union(&on)
 			n.engine.sweeper.noteSlots(&first)
 		}
-		n.kept.served(&on, &n.core.table)
+		n.repl.served(n.kept.served(&on, &n.core.table))
 		n.engine.setGate(&on, n.openGate())
 	}
 	for _, h := range n.ended {
@@ -897,7 +954,7 @@ func (n *node) closeEvents() {
 // logEvent writes what an operator should see.
 func (n *node) logEvent(e *Event) {
 	switch e.Kind {
-	case EventUnclean, EventDuplicate, EventNumberRefused, EventRefused, EventFailed, EventDiffers:
+	case EventUnclean, EventCut, EventDuplicate, EventNumberRefused, EventRefused, EventFailed, EventDiffers:
 		n.cfg.Logger.Warn(e.Kind.String(), "node", e.Node, "shard", e.Shard, "addr", e.Addr, "text", e.Text)
 	case EventFormed, EventJoined, EventForgotten, EventReset, EventPrimary, EventDeposed, EventHeard:
 		n.cfg.Logger.Info(e.Kind.String(), "node", e.Node, "shard", e.Shard, "epoch", e.Epoch)
@@ -930,6 +987,8 @@ type Status struct {
 	// The caller owns it.
 	Problems []string
 
+	Replication Replication // of this node's shard
+
 	// Messages of the bus since this node started, by kind ("HEARTBEAT", "VOTE",
 	// ..., "PUBLISH"); those that are zero are left out.
 	Sent, Received map[string]uint64
@@ -943,6 +1002,7 @@ func (n *node) Status() Status {
 	v := n.engine.view.Load()
 	s := Status{Node: v.self.ID, Cluster: v.cluster, OK: v.ok, Reason: v.reason, Ready: v.ready, Unready: v.unready,
 		Members: len(v.nodes), Epoch: v.epoch, MyEpoch: v.leaders[v.self.Shard].epoch.Number, Version: v.voters.Version.Number, Changing: v.stopped}
+	s.Replication = n.repl.status()
 	s.Sent, s.Received = n.counts()
 	s.Dropped = n.pubSub.dropped.Load()
 	s.Problems = slices.Clone(v.trouble)

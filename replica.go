@@ -348,7 +348,7 @@ func (s *state) replicaTick() {
 	switch {
 	case !s.isReplica(s.self):
 		if ok, _ := s.clusterState(); ok && s.spare() {
-			s.backUp(replicas)
+			s.backUp()
 		}
 	case s.followTheGone():
 	default:
@@ -404,9 +404,17 @@ func (s *state) spareNode(p *peer) bool {
 }
 
 // backUp makes this node a replica of a primary that has fewer than the deployment
-// wants. Every spare node works out the same pairs, so that they do not all go to
-// one: whoever lacks most first, on another host if there is one.
-func (s *state) backUp(replicas map[ShardID][]*peer) {
+// wants.
+func (s *state) backUp() {
+	if id, found := s.toBackUp(); found {
+		s.becomeReplica(id)
+	}
+}
+
+// toBackUp is the shard that this node, a spare one, is to back up, if it is needed.
+// Every spare node works out the same pairs, so that they do not all go to one:
+// whoever lacks most first, on another host if there is one.
+func (s *state) toBackUp() (best ShardID, found bool) {
 	count, hosts := map[ShardID]int{}, map[ShardID]map[string]bool{}
 	for _, p := range s.peers.ordered {
 		if p.State == present && s.table.owned[p.Shard] > 0 && !s.silentHere(p) {
@@ -423,7 +431,7 @@ func (s *state) backUp(replicas map[ShardID][]*peer) {
 		if !s.spareNode(p) {
 			continue
 		}
-		best, found := ShardID{}, false
+		best, found = ShardID{}, false
 		better := func(a, b ShardID) bool { // a needs p more than b does
 			return cmp.Or(cmp.Compare(count[a], count[b]), boolOrder(hosts[a][p.Host], hosts[b][p.Host]), a.compare(b)) < 0
 		}
@@ -432,16 +440,13 @@ func (s *state) backUp(replicas map[ShardID][]*peer) {
 				best, found = id, true
 			}
 		}
-		if !found {
-			return
-		}
-		if p == s.self {
-			s.becomeReplica(best)
-			return
+		if !found || p == s.self {
+			return best, found
 		}
 		count[best]++
 		hosts[best][p.Host] = true
 	}
+	return ShardID{}, false
 }
 
 // boolOrder puts false before true.

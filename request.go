@@ -23,6 +23,13 @@ const (
 	frameDataDone  // answer to frameDataEnd
 	framePing      // a sign of life is asked for
 	framePong      // and given
+	frameSync      // a replica asks its primary for the log; this and the next ones: logwire.go
+	frameLogFrom   // the primary's log, from where on, under which epoch
+	frameLog       // entries of it
+	frameSyncSlot  // everything is copied: what is known of a slot
+	frameSyncData  // what it holds
+	frameSyncEnd   // and that is all
+	frameAck       // a replica has the log up to an offset
 )
 
 type requestOp byte
@@ -248,6 +255,7 @@ const (
 	statusRefused
 	statusClosed
 	statusInTx
+	statusNoReplicas
 	statusOther
 	numStatuses
 )
@@ -255,7 +263,7 @@ const (
 // statusErrors are the sentinels behind the statuses that have one.
 var statusErrors = [numStatuses]error{statusNotFound: ErrNotFound, statusTryAgain: ErrTryAgain, statusDown: ErrClusterDown,
 	statusUnknownCommand: ErrUnknownCommand, statusTooLarge: ErrTooLarge, statusCrossSlot: ErrCrossSlot, statusReadOnly: ErrReadOnly,
-	statusConflict: ErrConflict, statusInvalid: ErrInvalid, statusRefused: ErrRefused, statusClosed: ErrClosed, statusInTx: ErrInTx}
+	statusConflict: ErrConflict, statusInvalid: ErrInvalid, statusRefused: ErrRefused, statusClosed: ErrClosed, statusInTx: ErrInTx, statusNoReplicas: ErrNoReplicas}
 
 // response is the answer to a request.
 type response struct {
@@ -409,6 +417,10 @@ type dataPiece struct {
 func appendPiece(b []byte, job uint64, slot Slot, ops []store.Op) []byte {
 	b = binary.AppendUvarint(b, job)
 	b = binary.AppendUvarint(b, uint64(slot))
+	return appendOps(b, ops)
+}
+
+func appendOps(b []byte, ops []store.Op) []byte {
 	b = binary.AppendUvarint(b, uint64(len(ops)))
 	for i := range ops {
 		o, start := &ops[i], len(b)
@@ -431,9 +443,17 @@ const (
 // them.
 func decodePiece(payload []byte) (*dataPiece, error) {
 	r := bulkReader{b: payload}
-	p := &dataPiece{job: r.uint(), slot: r.slot()}
+	p := &dataPiece{job: r.uint(), slot: r.slot(), ops: r.ops()}
+	if err := r.done(); err != nil {
+		return nil, err
+	}
+	return p, store.CheckOps(p.ops)
+}
+
+// ops reads what appendOps has written. Texts and values are copies.
+func (r *bulkReader) ops() []store.Op {
 	n := r.count(opBytesMin, pieceOpsMax)
-	p.ops = make([]store.Op, 0, n)
+	ops := make([]store.Op, 0, n)
 	for range n {
 		rest := len(r.b)
 		o := store.Op{Code: store.OpCode(r.byte()), Kind: r.byte(), Key: string(r.bytes()), Field: string(r.bytes())}
@@ -445,12 +465,9 @@ func decodePiece(payload []byte) (*dataPiece, error) {
 		if r.err != nil {
 			break
 		}
-		p.ops = append(p.ops, o)
+		ops = append(ops, o)
 	}
-	if err := r.done(); err != nil {
-		return nil, err
-	}
-	return p, store.CheckOps(p.ops)
+	return ops
 }
 
 // dataEnd says what the data of a hand-over adds up to, as of a position of the

@@ -110,21 +110,26 @@ func (n *node) dropAll() {
 		c := n.engine.makeCell(Slot(slot))
 		c.mu.Lock()
 		if keys, err := n.cfg.Store.Len(uint16(slot)); keys > 0 || err != nil {
-			n.jobs.dropData(Slot(slot))
+			n.jobs.letGo(Slot(slot), c)
 		}
 		c.mu.Unlock()
 	}
 }
 
-// noteKeys tells the core, while it may still join another cluster, whether the
-// slots that it would give up for that hold keys. The run loop calls it at each
-// tick; a write since then counts as a key.
+// noteKeys tells the core whether there are keys that it would give up: by joining
+// another cluster, or by following a primary, as a node without slots may. The run
+// loop calls it at each tick; a write since then counts as a key.
 func (n *node) noteKeys() {
-	if !n.core.cluster.IsZero() || n.core.table.owned[n.core.self.Shard] == 0 {
+	var slots SlotSet
+	switch {
+	case n.core.cluster.IsZero() && n.core.table.owned[n.core.self.Shard] > 0:
+		slots = n.core.table.slotsOf(n.core.self.Shard)
+	case n.cfg.Replicas > 0 && n.core.spareNode(n.core.self):
+		slots.AddRange(SlotRange{0, NumSlots - 1})
+	default:
 		return
 	}
-	own := n.core.table.slotsOf(n.core.self.Shard)
-	if n.engine.wrote.Swap(false) && n.mayHoldKeys(&own) {
+	if n.engine.wrote.Swap(false) && n.mayHoldKeys(&slots) {
 		n.engine.wrote.Store(true)
 	}
 }

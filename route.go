@@ -44,6 +44,7 @@ type NodeInfo struct {
 	Self       bool
 	Voter      bool
 	Epoch      uint64 // of its shard
+	Primary    NodeID // whom it follows as a replica; zero: it is a primary
 	Silent     bool   // this node has not heard it for a NodeTimeout (PFAIL)
 	Failed     bool   // a majority of the voters says so (FAIL)
 	Leaving    bool
@@ -62,6 +63,8 @@ type ShardInfo struct {
 	Epoch   Epoch
 	Slots   SlotSet
 	Failed  bool
+
+	Replicas []NodeID // ascending; those that have failed, too
 }
 
 // view is a published SlotTable, with what routing needs besides.
@@ -111,6 +114,9 @@ func (s *state) publish() *view {
 		index[p.ID] = len(v.nodes)
 		v.nodes = append(v.nodes, NodeInfo{ID: p.ID, Addr: p.Addr, ClientAddr: p.ClientAddr, Host: p.Host, Shard: p.Shard, Self: p == s.self, Epoch: s.table.shards[p.Shard].Number,
 			Voter: s.table.voters.has(p.ID), Silent: s.silentHere(p), Failed: s.failed(p), Leaving: p.State == leaving})
+		if s.isReplica(p) {
+			v.nodes[len(v.nodes)-1].Primary = s.table.primary(p.Shard)
+		}
 	}
 	for _, id := range s.table.order {
 		e := s.table.shards[id]
@@ -172,9 +178,18 @@ func (v *view) Shards() []ShardInfo {
 	shards := make([]ShardInfo, 0, len(slots))
 	for _, id := range sortedShards(slots) {
 		l := v.leaders[id]
-		shards = append(shards, ShardInfo{ID: id, Primary: l.epoch.Node, Epoch: l.epoch, Slots: *slots[id], Failed: l.failed})
+		shards = append(shards, ShardInfo{ID: id, Primary: l.epoch.Node, Epoch: l.epoch, Slots: *slots[id], Failed: l.failed, Replicas: v.replicas(id)})
 	}
 	return shards
+}
+
+func (v *view) replicas(id ShardID) (ids []NodeID) {
+	for i := range v.nodes {
+		if n := &v.nodes[i]; n.Shard == id && !n.Primary.IsZero() {
+			ids = append(ids, n.ID)
+		}
+	}
+	return ids
 }
 
 // Marks implements SlotTable.
@@ -344,6 +359,10 @@ func (s *state) unready() string {
 		return "this node has not copied its primary's data yet"
 	case !s.isReplica(s.self) && (s.lead == nil || !s.lead.opened):
 		return "this node's shard is not open yet"
+	case s.synced && s.spare() && s.neededAsReplica():
+		return "this node is about to back up a primary"
+	case s.strict() && s.ownsSlots() && s.role.peers < s.cfg.ackReplicas:
+		return fmt.Sprintf("%d replicas are in sync, expected at least %d", s.role.peers, s.cfg.ackReplicas)
 	case !s.newSetActive():
 		return "a majority of the voters does not vote yet"
 	case !sameMembers(s.wantedVoters(), s.table.voters.Members):
@@ -352,6 +371,11 @@ func (s *state) unready() string {
 		return reason
 	}
 	return ""
+}
+
+func (s *state) neededAsReplica() bool {
+	_, needed := s.toBackUp()
+	return needed
 }
 
 // unformedReason says what is missing for the cluster to form.

@@ -40,6 +40,7 @@ type engine struct {
 	closed  atomic.Bool
 	cells   [NumSlots / cellPageSlots]atomic.Pointer[cellPage]
 	waiters atomic.Int64
+	repl    *replication
 	wrote   atomic.Bool // something has been written since the run loop last looked; see noteKeys
 	sweeper sweeper
 	watches watches
@@ -67,6 +68,7 @@ type slotCell struct {
 
 	mu       sync.RWMutex // guards what follows, and the slot's data
 	copying  *outgoing    // the hand-over that takes a copy of each effect; nil: none
+	wrote    logMark      // the last entry of the shard's log that is about it
 	staging  uint64       // job whose data comes in here; 0: none
 	imported bool         // keys have been written here while the slot was IMPORTING
 }
@@ -197,6 +199,17 @@ type Request struct {
 	// Anyway is for what moves keys, one by one: a slot that is marked serves it
 	// whatever keys are here.
 	Anyway bool
+	// FromReplica lets a replica answer a request that is ReadOnly, with what it has:
+	// writes that were acknowledged before may be missing, those of the last
+	// Config.ReplicaStaleness alone.
+	FromReplica bool
+	// AckReplicas is how many members besides the primary must have what the call
+	// writes before it returns; where fewer are in sync it is refused, with
+	// ErrNoReplicas, before it runs. 0 leaves it to Config.AckReplicas. That so many
+	// have it now is no promise that one of them will lead next.
+	AckReplicas int
+
+	unwatched bool // nobody waits for the reply: it need not be acknowledged by anybody
 }
 
 func (r *Request) name() string {
@@ -375,8 +388,45 @@ func (e *engine) get(ctx context.Context, slot Slot, key string, wait patience) 
 	case entry.Kind != 0:
 		entry, err = store.Entry{}, errWrongKind
 	}
+	if e.repl.ask > 0 && err == nil {
+		o := owed{cell: c, turn: turn, lease: l, mark: e.repl.seen(c)}
+		c.mu.RUnlock()
+		if err = e.settleOwed(ctx, slot, &o, wait); err != nil {
+			return nil, false, true, nil, err
+		}
+		return entry.Value, found, true, nil, nil
+	}
 	c.mu.RUnlock()
 	return entry.Value, found, true, nil, err
+}
+
+// owed is what a reply waits for once its request has run, outside the lock of the
+// slot: members that must have what it has written, or seen.
+type owed struct {
+	cell  *slotCell // nil: nothing
+	turn  uint32
+	lease *leaseView
+	mark  logMark
+	n     int // members that must have it besides those in sync
+	ran   bool
+}
+
+// settleOwed waits until a reply may leave: it is decided then whether it may.
+func (e *engine) settleOwed(ctx context.Context, slot Slot, o *owed, wait patience) error {
+	limit := e.timeout
+	if wait == waitNot {
+		limit = 0
+	}
+	if !e.repl.awaitHeld(ctx, o.mark, o.n, limit) {
+		if wait == waitNot {
+			return errWouldWait
+		}
+		return &UnservedError{Slot: slot, Reason: "the replicas have not acknowledged it", Err: ErrClusterDown}
+	}
+	if !e.held(o.lease) || o.cell.turn.Load() != o.turn {
+		return leaseOver(slot)
+	}
+	return nil
 }
 
 // leaseOver says that what has run may not be acknowledged.
@@ -420,12 +470,26 @@ func (e *engine) executeAt(ctx context.Context, slot Slot, tx *Tx, r *Request, f
 		return false, fmt.Errorf("%w: a nil function, expected one to run at the slot", ErrInvalid)
 	}
 	s := stay{patience: wait}
+	if wait == waitNot && e.repl.needs(r) > 0 {
+		return false, errWouldWait // for the replicas, once it has run
+	}
 	for {
 		var h *hold
 		if c := e.cell(slot); c != nil {
 			var done bool
-			if done, ran, h, err = e.try(ctx, c, slot, tx, r, f, wait); done {
+			var o owed
+			if done, ran, h, err = e.try(ctx, c, slot, tx, r, f, wait, &o); done {
+				if o.cell != nil {
+					if late := e.settleOwed(ctx, slot, &o, wait); late != nil {
+						return o.ran, late
+					}
+				}
 				return ran, err
+			}
+			if r.FromReplica && r.ReadOnly && h == nil {
+				if done, err = e.tryReplica(ctx, c, slot, tx, r, f, wait); done {
+					return err == nil, err
+				}
 			}
 		}
 		if err := e.notServed(ctx, slot, h, &s); err != nil {
@@ -435,7 +499,7 @@ func (e *engine) executeAt(ctx context.Context, slot Slot, tx *Tx, r *Request, f
 }
 
 // try runs f if the slot is served now.
-func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, tx *Tx, r *Request, f func(*Tx) error, wait patience) (done, ran bool, h *hold, err error) {
+func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, tx *Tx, r *Request, f func(*Tx) error, wait patience, o *owed) (done, ran bool, h *hold, err error) {
 	l := e.lease.Load()
 	if ok, _ := c.enter(); ok && !e.held(l) {
 		return true, false, nil, e.notServedOr(leaseOver(slot), slot)
@@ -461,8 +525,15 @@ func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, tx *Tx, r *Req
 			return false, false, &hold{full, e.timeout}, nil // the copy has to catch up first
 		}
 	}
+	needs := e.repl.needs(r)
+	if peers := int(e.repl.peers.Load()); peers < needs && !r.ReadOnly {
+		return true, false, nil, fmt.Errorf("%w: %d are, expected at least %d", ErrNoReplicas, peers, needs)
+	}
 	tx.begin(ctx, e, slot, r)
 	err = e.run(tx, r, f)
+	if err == nil && len(tx.ops) > 0 && e.lease.Load().reign != l.reign {
+		err = leaseOver(slot) // another node may lead already: what it has sent here comes next
+	}
 	if err == nil && len(tx.ops) > 0 {
 		if !e.wrote.Load() {
 			e.wrote.Store(true)
@@ -471,6 +542,7 @@ func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, tx *Tx, r *Req
 			ran = mayHaveApplied(err)
 		} else {
 			ran = true
+			e.repl.effects(slot, c, tx.ops)
 			e.sweeper.noteOps(slot, tx.ops)
 			e.watches.changed(slot, tx.ops)
 			c.imported = c.imported || !ok
@@ -485,7 +557,30 @@ func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, tx *Tx, r *Req
 	if !e.held(l) || c.turn.Load() != turn {
 		return true, ran, nil, leaseOver(slot) // an error, too, tells of what another node may have changed
 	}
+	if needs > 0 {
+		*o = owed{cell: c, turn: turn, lease: l, mark: e.repl.seen(c), n: r.AckReplicas, ran: ran}
+	}
 	return true, ran || err == nil, nil, err
+}
+
+// tryReplica runs f on what this node, a replica, has of the slot, if that may be
+// shown.
+func (e *engine) tryReplica(ctx context.Context, c *slotCell, slot Slot, tx *Tx, r *Request, f func(*Tx) error, wait patience) (done bool, err error) {
+	if !e.repl.shows(slot) {
+		return false, nil
+	}
+	if !c.tryLock(true) {
+		if err := e.waitLock(ctx, c, true, wait); err != nil {
+			return true, err
+		}
+	}
+	defer tx.end()
+	defer c.unlock(true)
+	if !e.repl.shows(slot) {
+		return false, nil // everything is being copied anew
+	}
+	tx.begin(ctx, e, slot, r)
+	return true, e.run(tx, r, f)
 }
 
 func (c *slotCell) tryLock(shared bool) bool {

@@ -12,6 +12,7 @@ type Session struct {
 	n    *node
 	tx   Tx
 	busy bool
+	last logMark // after the last request that has written
 }
 
 // Session implements Node.
@@ -27,10 +28,26 @@ func (s *Session) Execute(ctx context.Context, r *Request, f func(*Tx) error) er
 	s.busy = true
 	ran, err := s.n.engine.execute(ctx, &s.tx, r, f, waitHold)
 	s.busy = false
+	if !r.ReadOnly && s.n.repl.keeping.Load() {
+		s.last = s.n.repl.end()
+	}
 	if err != nil {
 		return s.n.opError(r, ran, err)
 	}
 	return nil
+}
+
+// Wait waits until so many members besides the primary have all that this session
+// has written, or the context is over, and returns how many have it. It counts
+// what has been written at this node, in this node's present reign: of what was
+// written before, nobody is known to have it. That a member has it is no promise
+// that it will lead next: see Config.AckReplicas for that. From inside a request it
+// returns 0.
+func (s *Session) Wait(ctx context.Context, replicas int) int {
+	if s.busy {
+		return 0
+	}
+	return s.n.repl.wait(ctx, s.last, replicas)
 }
 
 // opError is the error of a request that has not been served.

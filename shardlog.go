@@ -53,6 +53,20 @@ func (h history) last() Epoch {
 	return h[len(h)-1].Epoch
 }
 
+// upTo is the epochs of a log that is cut off after an offset.
+func (h history) upTo(end uint64) history {
+	return slices.Clone(h[:h.countUpTo(end)])
+}
+
+// countUpTo is how many epochs have begun by an offset.
+func (h history) countUpTo(end uint64) int {
+	n := len(h)
+	for n > 0 && h[n-1].After > end {
+		n--
+	}
+	return n
+}
+
 // shared is up to which offset two logs have the same entries; ok is false where
 // they have no epoch in common.
 func (h history) shared(end uint64, theirs history, theirEnd uint64) (offset uint64, ok bool) {

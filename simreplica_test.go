@@ -324,16 +324,6 @@ func (n *simNode) answer(q *simPull) {
 	})
 }
 
-// upTo is the epochs of a log that is cut off after an offset.
-func (h history) upTo(end uint64) history {
-	for i := range h {
-		if h[i].After > end {
-			return slices.Clone(h[:i])
-		}
-	}
-	return slices.Clone(h)
-}
-
 func (n *simNode) clusterNow() ClusterID {
 	if !n.up {
 		return ClusterID{}

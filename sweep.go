@@ -206,7 +206,7 @@ func (w *sweeper) page() (keys int, expired []string) {
 
 // remove deletes a key if its time has really come, as any other write.
 func (w *sweeper) remove(ctx context.Context, key string) (done bool) {
-	r := Request{Keys: []string{key}, Name: "expire", Anyway: true}
+	r := Request{Keys: []string{key}, Name: "expire", Anyway: true, unwatched: true}
 	_, err := w.e.execute(ctx, new(Tx), &r, func(tx *Tx) error {
 		e, found, err := w.e.store.Get(uint16(tx.slot), key, "")
 		if err != nil || !found || e.ExpireAt == 0 {

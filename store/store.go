@@ -109,6 +109,18 @@ type Op struct {
 	Kind     byte // as in Entry
 }
 
+// Persistent is a [Store] that outlives the process that has it open. A replica, or
+// a primary, that starts again with such a store need not copy everything.
+type Persistent interface {
+	Store
+
+	// Incarnation is the same number, and not 0, as long as the store holds every
+	// change that Apply and Drop have made visible, over restarts and crashes: it is
+	// another one once some of them are missing, the store is restored from a copy,
+	// or is a copy itself. Random numbers do.
+	Incarnation() uint64
+}
+
 // A Store keeps the entries of a node.
 //
 // # Concurrency

@@ -1,0 +1,373 @@
+package slotmesh
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/slotmesh/slotmesh/store"
+)
+
+// The primary's side of a replica's connection: it sends the entries that the
+// replica lacks, as they come, or first everything that the slots hold. Writers do
+// not wait for it: a replica that is slower than they are falls behind, up to what
+// the backlog keeps; then its connection is cut, and it copies everything.
+
+const (
+	feedsMax  = 64      // replicas that are attached; at the bound one more is refused, and tries again
+	feedBytes = 1 << 20 // of entries that are taken from the backlog at a time
+)
+
+var (
+	errNotLeading = errors.New("slotmesh: this node does not lead the shard")
+	errBehind     = errors.New("slotmesh: the replica is further behind than the backlog keeps")
+)
+
+// feed is a replica that is attached. What mu of replication does not guard is of
+// its sender alone.
+type feed struct {
+	r    *replication
+	id   NodeID
+	addr string
+	conn net.Conn
+	wake chan struct{} // holds one token
+	buf  []byte
+
+	epoch Epoch  // as the replica was told last
+	sent  uint64 // offset of the last entry that was sent
+
+	idle    bool          // guarded by mu of replication: the sender waits for an entry
+	state   LinkState     // guarded by mu of replication, as is what follows
+	member  incarnate     // as it has said last
+	acked   uint64        // the same
+	has     bool          // it has acknowledged anything over this connection
+	heard   time.Duration // when
+	offered time.Duration // when it may be offered to the core as a member in sync
+}
+
+// serveSync feeds a replica until its connection, its need or this node's rule
+// ends.
+func (n *node) serveSync(ctx context.Context, conn net.Conn, in *bufio.Reader, from *sender, payload []byte) error {
+	q, err := decodeSyncAsk(payload)
+	if err != nil {
+		return err
+	}
+	f := &feed{r: n.repl, id: from.ID, addr: from.Addr, conn: &steadyConn{Conn: conn}, wake: make(chan struct{}, 1)}
+	start, err := n.repl.attach(f, q, clusterTag(n.who.Load()))
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	started := n.goes(func() {
+		defer close(ended)
+		defer cancel()
+		_ = f.listen(in)
+		conn.Close() // the sender may be in the middle of a frame
+	})
+	if !started {
+		cancel()
+		close(ended)
+	}
+	err = f.send(ctx, start)
+	cancel()
+	conn.Close()
+	<-ended
+	n.repl.detach(f)
+	n.cfg.Logger.Debug("a replica has gone", "node", f.id, "error", err)
+	return err
+}
+
+// attach takes a replica in, and says from where on it gets entries. An older
+// connection of the same node ends.
+func (r *replication) attach(f *feed, q *syncAsk, cluster uint64) (*logFrom, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.log.epoch == (Epoch{}) || r.shard != q.shard || q.cluster != cluster {
+		return nil, errNotLeading
+	}
+	if old := r.feeds[f.id]; old != nil {
+		old.conn.Close()
+	} else if len(r.feeds) >= feedsMax {
+		return nil, fmt.Errorf("slotmesh: %d replicas are attached already", feedsMax)
+	}
+	r.feeds[f.id] = f
+	r.keep()
+	l := &logFrom{epoch: r.log.epoch, past: append(history(nil), r.log.past...)}
+	from, drop, shared := r.log.resume(q.past, q.end)
+	if shared && q.whole {
+		l.dropped = drop
+	}
+	if l.all = !q.whole || !shared || drop > 0 || from < r.back.base; l.all {
+		from = r.log.end
+	}
+	l.from, f.sent, f.epoch = from, from, l.epoch
+	f.member, f.heard = incarnate{f.id, q.store}, r.n.now()
+	f.state = LinkUp
+	if l.all {
+		f.state = LinkSync
+	}
+	return l, nil
+}
+
+func (r *replication) detach(f *feed) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.feeds[f.id] == f {
+		delete(r.feeds, f.id)
+	}
+}
+
+// wakeFeeds makes every sender look again. The caller holds mu.
+func (r *replication) wakeFeeds() {
+	for _, f := range r.feeds {
+		f.idle = false
+		signal(f.wake)
+	}
+}
+
+// wakeIdle is called with mu of replication held.
+func (f *feed) wakeIdle() {
+	if f.idle {
+		f.idle = false
+		signal(f.wake)
+	}
+}
+
+// listen reads what the replica acknowledges. One that says nothing for a
+// NodeTimeout has gone.
+func (f *feed) listen(in *bufio.Reader) error {
+	var buf []byte
+	for {
+		if err := f.conn.SetReadDeadline(time.Now().Add(f.r.n.cfg.NodeTimeout)); err != nil {
+			return err
+		}
+		kind, payload, err := readFrame(in, syncLimits, buf)
+		if err != nil {
+			return err
+		}
+		if kind != frameAck {
+			return errBulk
+		}
+		a, err := decodeLogAck(payload)
+		if err != nil {
+			return err
+		}
+		f.r.acked(f, a)
+		buf = payload[:0]
+	}
+}
+
+// send sends what the replica lacks.
+func (f *feed) send(ctx context.Context, start *logFrom) error {
+	if err := f.write(frameLogFrom, start.append); err != nil {
+		return err
+	}
+	if start.all {
+		if err := f.copyAll(ctx); err != nil {
+			return err
+		}
+	}
+	beat := time.NewTicker(f.r.n.cfg.NodeTimeout / 10)
+	defer beat.Stop()
+	for {
+		some, err := f.sendSome()
+		if err != nil {
+			return err
+		}
+		if some {
+			continue
+		}
+		select {
+		case <-f.wake:
+		case <-beat.C:
+			if err := f.write(frameLog, (&logFrame{first: f.sent + 1, end: f.sent}).append); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// sendSome sends entries that the replica has not got yet, and reports whether
+// there were any; if not, the next one wakes the sender.
+func (f *feed) sendSome() (some bool, err error) {
+	r := f.r
+	r.mu.Lock()
+	var news *logFrom
+	switch {
+	case r.log.epoch == (Epoch{}) || r.feeds[f.id] != f:
+		r.mu.Unlock()
+		return false, errNotLeading
+	case r.log.epoch != f.epoch:
+		f.epoch = r.log.epoch
+		news = &logFrom{epoch: f.epoch, from: f.sent, past: append(history(nil), r.log.past...)}
+	}
+	entries, ok := r.back.from(f.sent, feedBytes)
+	end := r.log.end
+	f.idle = ok && len(entries) == 0
+	r.mu.Unlock()
+	if news != nil {
+		if err := f.write(frameLogFrom, news.append); err != nil {
+			return false, err
+		}
+	}
+	if !ok {
+		return false, errBehind
+	}
+	return len(entries) > 0, f.sendEntries(entries, end)
+}
+
+// sendEntries sends entries in frames of a good size.
+func (f *feed) sendEntries(entries []logEntry, end uint64) error {
+	frame, bytes := logFrame{first: f.sent + 1, end: end}, 0
+	flush := func(next uint64) error {
+		if len(frame.parts) == 0 {
+			return nil
+		}
+		err := f.write(frameLog, frame.append)
+		frame.first, frame.parts, bytes = next, frame.parts[:0], 0
+		return err
+	}
+	add := func(part []byte) error {
+		if bytes > 0 && bytes+len(part) > logFrameBytes {
+			if err := flush(f.sent + 1); err != nil {
+				return err
+			}
+		}
+		frame.parts = append(frame.parts, part)
+		bytes += len(part)
+		return nil
+	}
+	for i := range entries {
+		if err := add(entries[i].first); err != nil {
+			return err
+		}
+		for _, part := range entries[i].rest {
+			if err := add(part); err != nil {
+				return err
+			}
+		}
+		f.sent++
+	}
+	return flush(0)
+}
+
+func (f *feed) write(kind byte, add func([]byte) []byte) error {
+	f.buf = appendFrameOf(f.buf[:0], kind, add)
+	_, err := f.conn.Write(f.buf)
+	if cap(f.buf) > 4*logFrameBytes {
+		f.buf = nil
+	}
+	return err
+}
+
+// ---- everything
+
+// copyAll sends what every slot holds, with the entries that come meanwhile among
+// it. What a page shows is at least as new as the entries that were sent before it,
+// and is made whole by those that are sent after it: ops are absolute.
+func (f *feed) copyAll(ctx context.Context) error {
+	n := f.r.n
+	for slot := range Slot(NumSlots) {
+		if n.engine.cell(slot) == nil && n.ownStore {
+			continue // nothing has ever been here
+		}
+		if err := f.copySlot(ctx, slot); err != nil {
+			return fmt.Errorf("slotmesh: slot %d: %w", slot, err)
+		}
+	}
+	if err := f.sendUpTo(ctx, f.r.end().offset); err != nil {
+		return err
+	}
+	f.r.mu.Lock()
+	f.state = LinkUp
+	f.r.mu.Unlock()
+	return f.write(frameSyncEnd, appendNothing)
+}
+
+// sendUpTo sends the entries up to an offset, at least.
+func (f *feed) sendUpTo(ctx context.Context, end uint64) error {
+	for f.sent < end {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if some, err := f.sendSome(); err != nil || !some {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *feed) copySlot(ctx context.Context, slot Slot) error {
+	n := f.r.n
+	c := n.engine.makeCell(slot)
+	c.mu.RLock()
+	head := syncSlot{slot, n.kept.at(cellOwned, slot), n.kept.at(cellStaged, slot)}
+	keys, err := n.cfg.Store.Len(uint16(slot))
+	c.mu.RUnlock()
+	if err != nil || keys == 0 && head.owned == 0 && head.staged == 0 {
+		return err
+	}
+	if err := f.write(frameSyncSlot, head.append); err != nil || keys == 0 {
+		return err
+	}
+	for page, cursor, first := pageFirst, uint64(0), true; first || cursor != 0; first = false {
+		c.mu.RLock()
+		items, next, err := n.cfg.Store.Scan(uint16(slot), cursor, page)
+		c.mu.RUnlock()
+		if err != nil {
+			return err
+		}
+		if page, err = f.sendPage(ctx, slot, items, page); err != nil {
+			return err
+		}
+		for i := range items {
+			if err := f.copyFields(ctx, slot, c, items[i].Key); err != nil {
+				return err
+			}
+		}
+		cursor = next
+	}
+	return nil
+}
+
+func (f *feed) copyFields(ctx context.Context, slot Slot, c *slotCell, key string) error {
+	for page, from, more := pageFirst, store.FirstField, true; more; {
+		c.mu.RLock()
+		items, rest, err := f.r.n.cfg.Store.Range(uint16(slot), key, from, page)
+		c.mu.RUnlock()
+		if err != nil {
+			return err
+		}
+		for i := range items {
+			items[i].Key = key
+		}
+		if page, err = f.sendPage(ctx, slot, items, page); err != nil {
+			return err
+		}
+		if more = rest && len(items) > 0; more {
+			from = items[len(items)-1].Field + "\x00"
+		}
+	}
+	return nil
+}
+
+// sendPage sends a page, and the entries that have come meanwhile, and says how
+// many items to read next.
+func (f *feed) sendPage(ctx context.Context, slot Slot, items []store.Item, page int) (int, error) {
+	total := 0
+	for ops := putsOf(items); len(ops) > 0; {
+		n, bytes := pieceOf(ops)
+		if err := f.write(frameSyncData, func(b []byte) []byte { return appendPiece(b, 0, slot, ops[:n]) }); err != nil {
+			return page, err
+		}
+		ops = ops[n:]
+		total += bytes
+	}
+	return adaptPage(page, total), f.sendUpTo(ctx, f.r.end().offset)
+}

@@ -1,0 +1,442 @@
+package slotmesh
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/slotmesh/slotmesh/store"
+)
+
+// replication is this node's part in its shard's log (shardlog.go): whoever changes
+// what the store keeps for the shard appends an entry here, while this node leads,
+// and the replicas that are attached (feed.go) get it; while another one leads, what
+// it sends is applied (follow.go). What the node does is the core's to say
+// (logRole), and the run loop carries it out before slots begin or stop to be
+// served.
+//
+// The lock of a slot comes before mu: an entry is appended under the lock under
+// which its change has been made, so that the entries of a slot are in its order.
+type replication struct {
+	n       *node
+	ask     int // Config.AckReplicas
+	keeping atomic.Bool
+	follows atomic.Bool  // another node's log: this one changes nothing by itself
+	peers   atomic.Int32 // members in sync besides this node; those of a group that has not formed: enough
+	facts   atomic.Pointer[coreFacts]
+	version uint64 // of the role that is carried out; the run loop's alone
+
+	mu        sync.Mutex // guards what follows
+	shard     ShardID
+	log       shardLog
+	back      backlog
+	reign     uint64 // raised when this node begins or ends to lead
+	waiters   []*logWaiter
+	feeds     map[NodeID]*feed
+	told      map[incarnate]bool // whom the core knows to have caught up, under this version of the role
+	following *following
+	inSync    []NodeID // this node first; replaced, never changed
+}
+
+// coreFacts is what the core says of this node as a member of its shard.
+type coreFacts struct {
+	promise Epoch
+	store   uint64
+	whole   bool // the store holds all data of the shard, as of some moment
+}
+
+// logMark is a point in the log of one reign. The zero mark is before all.
+type logMark struct {
+	reign  uint64
+	offset uint64
+}
+
+const peersAny = 1 << 30
+
+func newReplication(n *node) *replication {
+	r := &replication{n: n, ask: n.cfg.AckReplicas, feeds: map[NodeID]*feed{}}
+	r.back.limit = n.cfg.Backlog
+	r.peers.Store(peersAny)
+	r.facts.Store(&coreFacts{})
+	return r
+}
+
+// strict reports whether a reply waits for the members in sync.
+func (r *replication) strict() bool { return r.ask > 0 }
+
+// noteFacts shows what the core says. The run loop calls it after each step,
+// before anything of the step leaves the node.
+func (r *replication) noteFacts(s *state) {
+	if f := r.facts.Load(); f.promise != s.promise || f.store != s.self.Store || f.whole != s.holdsCopy {
+		r.facts.Store(&coreFacts{s.promise, s.self.Store, s.holdsCopy})
+	}
+	if r.n.persistent == 0 {
+		return
+	}
+	c := copyCell{s.self.Shard, s.self.Store, r.n.persistent}
+	if !s.holdsCopy {
+		c = copyCell{}
+	}
+	if r.n.kept.holdsCopy(c) {
+		r.n.kept.saveLater()
+	}
+}
+
+// position is where the log ends.
+func (r *replication) position() logPosition {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.log.position()
+}
+
+// ---- the role
+
+// carryOut does what the core says is to be done with the log. The run loop calls it.
+func (r *replication) carryOut(s *state) {
+	role := &s.role
+	if role.version == r.version {
+		return
+	}
+	r.version = role.version
+	r.mu.Lock()
+	if r.shard != role.shard {
+		r.shard, r.log = role.shard, shardLog{}
+		r.back.reset(0)
+		r.keeping.Store(false)
+	}
+	switch {
+	case role.lead == (Epoch{}):
+		if r.log.epoch != (Epoch{}) {
+			r.log.follow()
+			r.reign++
+		}
+	case !r.log.leads(role.lead):
+		r.log.lead(role.lead)
+		r.reign++
+	}
+	r.log.waitFor(role.waits)
+	r.told = map[incarnate]bool{}
+	r.peers.Store(peersOf(s))
+	r.inSync = nil
+	if s.lead != nil {
+		for _, m := range s.lead.inSync {
+			r.inSync = append(r.inSync, m.Node)
+		}
+	}
+	r.follows.Store(!role.primary.IsZero())
+	r.tellCaughtUp()
+	r.settle()
+	r.wakeFeeds()
+	old := r.following
+	if old.isOf(role) {
+		r.mu.Unlock()
+		return
+	}
+	f := newFollowing(r, role)
+	r.following = f
+	r.mu.Unlock()
+	old.end()
+	if f != nil {
+		r.n.wg.Go(func() { f.run(old) })
+	}
+}
+
+func peersOf(s *state) int32 {
+	if s.cluster.IsZero() {
+		return peersAny
+	}
+	return int32(s.role.peers)
+}
+
+// tellCaughtUp tells the core which members have all that was acknowledged before
+// they were waited for. The caller holds mu.
+func (r *replication) tellCaughtUp() {
+	e := r.log.epoch
+	for _, w := range r.log.waits {
+		if m := w.incarnate; !r.told[m] && r.log.caughtUp(m) {
+			r.told[m] = true
+			r.n.later(func(s *state, now time.Duration) output { return s.hasCaughtUp(now, e, m) })
+		}
+	}
+}
+
+// ---- appending
+
+// effects appends what has been applied to a slot. The slice stays the caller's.
+func (r *replication) effects(slot Slot, c *slotCell, ops []store.Op) {
+	var e logEntry
+	if r.keeping.Load() {
+		e = opsEntry(slot, ops)
+	}
+	c.wrote = r.append(e)
+}
+
+// became appends what has become of a slot.
+func (r *replication) became(kind entryKind, slot Slot, c *slotCell, move uint64) {
+	var e logEntry
+	if r.keeping.Load() {
+		e = moveEntry(kind, slot, move)
+	}
+	c.wrote = r.append(e)
+}
+
+// append appends an entry, if this node leads. Without a part it is one that was
+// made while nobody was there to be sent it.
+func (r *replication) append(e logEntry) logMark {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.log.epoch == (Epoch{}) {
+		r.log.past = nil // whoever follows this node has to copy what is there, and so has this node
+		r.back.reset(r.log.end)
+		if r.following != nil {
+			r.following.spoiled = true
+			r.following.hangUp()
+		}
+		return logMark{}
+	}
+	m := logMark{r.reign, r.log.append()}
+	if e.first == nil || !r.keeping.Load() {
+		r.back.reset(m.offset)
+	} else {
+		r.back.add(e)
+	}
+	for _, f := range r.feeds {
+		f.wakeIdle()
+	}
+	return m
+}
+
+// keep begins to keep entries. The caller holds mu.
+func (r *replication) keep() {
+	if !r.keeping.Load() {
+		r.back.reset(r.log.end)
+		r.keeping.Store(true)
+	}
+}
+
+// ---- waiting
+
+// logWaiter is somebody who waits until the log is so far, in one reign.
+type logWaiter struct {
+	reign uint64
+	ready func(*replication) bool // called with mu held
+	done  chan bool               // true: it is; false: the reign has ended before
+}
+
+const logWaitersMax = waitersMax // at the bound the outcome of one more is unknown at once
+
+// settle wakes those who have waited long enough. The caller holds mu.
+func (r *replication) settle() {
+	rest := r.waiters[:0]
+	for _, w := range r.waiters {
+		switch {
+		case w.reign != r.reign:
+			w.done <- false
+		case w.ready(r):
+			w.done <- true
+		default:
+			rest = append(rest, w)
+		}
+	}
+	clear(r.waiters[len(rest):])
+	r.waiters = rest
+}
+
+// await waits until the log is so far; false means that it will not be in this
+// reign, or not in time.
+func (r *replication) await(ctx context.Context, reign uint64, limit time.Duration, ready func(*replication) bool) bool {
+	r.mu.Lock()
+	switch {
+	case reign != r.reign || len(r.waiters) >= logWaitersMax:
+		r.mu.Unlock()
+		return false
+	case ready(r):
+		r.mu.Unlock()
+		return true
+	}
+	w := &logWaiter{reign, ready, make(chan bool, 1)}
+	r.waiters = append(r.waiters, w)
+	r.mu.Unlock()
+	t := time.NewTimer(limit)
+	defer t.Stop()
+	select {
+	case ok := <-w.done:
+		return ok
+	case <-t.C:
+	case <-ctx.Done():
+	case <-r.n.ctx.Done():
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.waiters = slices.DeleteFunc(r.waiters, func(x *logWaiter) bool { return x == w })
+	return false
+}
+
+// end is where the log ends now, while this node leads.
+func (r *replication) end() logMark {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.log.epoch == (Epoch{}) {
+		return logMark{}
+	}
+	return logMark{r.reign, r.log.end}
+}
+
+// ---- acknowledgements
+
+// acked notes what a replica says that it has.
+func (r *replication) acked(f *feed, a *logAck) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f.heard = r.n.now()
+	if r.log.epoch != a.epoch || r.log.epoch == (Epoch{}) || r.feeds[f.id] != f {
+		return // a sign of life, or of an epoch that is over
+	}
+	m := incarnate{f.id, a.store}
+	if f.member != m {
+		delete(r.log.acks, f.member) // what it had before it copied everything is gone
+	}
+	r.log.acked(m, a.offset)
+	f.member, f.acked, f.has = m, a.offset, true
+	waited := slices.ContainsFunc(r.log.waits, func(w logWait) bool { return w.incarnate == m })
+	if !waited && r.log.end-a.offset <= nearlyMax && f.heard >= f.offered {
+		f.offered = f.heard + r.n.cfg.NodeTimeout/20
+		r.n.later(func(s *state, now time.Duration) output { return s.nearlyInSync(now, m) })
+	}
+	r.tellCaughtUp()
+	r.settle()
+}
+
+// nearlyMax is how many entries a replica may lack for the primary to begin to wait
+// for it.
+const nearlyMax = 1024
+
+// ---- what replies wait for
+
+// needs is how many members besides this node must have what a request writes.
+func (r *replication) needs(q *Request) int {
+	if q.unwatched {
+		return 0
+	}
+	return max(r.ask, q.AckReplicas)
+}
+
+// seen is a mark after all that a request on a slot may have seen, and done. The
+// caller holds the lock of the slot.
+func (r *replication) seen(c *slotCell) logMark {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.log.epoch == (Epoch{}) {
+		return logMark{}
+	}
+	if c.wrote.reign == r.reign && c.wrote.offset > r.log.inherited {
+		return c.wrote
+	}
+	return logMark{r.reign, r.log.inherited}
+}
+
+// awaitHeld waits until every member that is waited for has the log up to a mark,
+// in the reign of that mark, and so have n of all members. In a group that has not
+// formed yet nobody is waited for.
+func (r *replication) awaitHeld(ctx context.Context, m logMark, n int, limit time.Duration) bool {
+	if m == (logMark{}) {
+		return true
+	}
+	return r.await(ctx, m.reign, limit, func(r *replication) bool {
+		return (n > 0 && r.ask == 0 || r.log.committed() >= m.offset) && (n == 0 || r.have(m.offset) >= n)
+	})
+}
+
+// have counts the replicas that are attached and have the log up to an offset. The
+// caller holds mu.
+func (r *replication) have(offset uint64) int {
+	n := 0
+	for _, f := range r.feeds {
+		if f.has && f.acked >= offset {
+			n++
+		}
+	}
+	return n
+}
+
+// onceCommitted calls f once every member that is waited for has the log up to a
+// mark: at once, or beside the caller. It never does where this node's rule ends
+// before, or where it takes too long.
+func (r *replication) onceCommitted(m logMark, f func()) {
+	if r.awaitHeld(r.n.ctx, m, 0, 0) {
+		f()
+		return
+	}
+	r.n.goes(func() {
+		if r.awaitHeld(r.n.ctx, m, 0, r.n.cfg.NodeTimeout) {
+			f()
+		}
+	})
+}
+
+// shows reports whether this node, a replica, may show what it has of a slot.
+func (r *replication) shows(slot Slot) bool {
+	if !r.follows.Load() {
+		return false
+	}
+	r.mu.Lock()
+	f := r.following
+	r.mu.Unlock()
+	if f == nil {
+		return false
+	}
+	v, at := r.n.engine.view.Load(), f.caught.Load()
+	return at != 0 && r.n.now()-time.Duration(at) <= r.n.cfg.ReplicaStaleness && v.heard &&
+		v.entry(slot).shard == f.shard && v.self.Shard == f.shard && r.n.kept.at(cellOwned, slot) == v.Move(slot)
+}
+
+// served appends under which moves slots are served here now.
+func (r *replication) served(news moveRuns) {
+	if len(news) > 0 && !r.keeping.Load() {
+		r.append(logEntry{})
+		return
+	}
+	news.each(func(slot Slot, move uint64) { r.append(moveEntry(entryOwn, slot, move)) })
+}
+
+// pause waits until nobody is in the slots of this shard, into which nobody gets
+// any more, every reply is out or failed, and a replica has the whole log. The run
+// loop calls it.
+func (r *replication) pause(t pauseTell) {
+	if t.node.Node.IsZero() {
+		return // it is over: the core lets requests in again
+	}
+	slots := r.n.core.table.slotsOf(r.n.core.self.Shard)
+	r.n.tidy(&slots, func(Slot, *slotCell) {}, func() {
+		end := r.end()
+		r.n.goes(func() {
+			ok := r.await(r.n.ctx, end.reign, r.n.cfg.NodeTimeout/2, func(r *replication) bool {
+				return r.log.committed() >= end.offset && r.log.acks[t.node] >= end.offset
+			})
+			if ok {
+				_ = r.n.post(r.n.ctx, func(s *state, now time.Duration) output { return s.paused(now, t.epoch, t.node) })
+			}
+		})
+	})
+}
+
+// wait waits until n members have the log up to a mark, and returns how many have.
+func (r *replication) wait(ctx context.Context, m logMark, n int) (have int) {
+	count := func(r *replication) bool {
+		have = r.have(m.offset)
+		return have >= n
+	}
+	if m == (logMark{}) {
+		m.reign = r.end().reign // nothing was written: whoever is attached has it
+	}
+	if !r.await(ctx, m.reign, forever, count) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if have = 0; m.reign == r.reign {
+			count(r)
+		}
+	}
+	return have
+}

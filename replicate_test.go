@@ -1,0 +1,226 @@
+package slotmesh
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/slotmesh/slotmesh/store"
+	"github.com/slotmesh/slotmesh/transport"
+	"github.com/stretchr/testify/require"
+)
+
+// formShard starts a cluster of one primary and its replicas, at a:1, b:1 ... The
+// primary is returned first.
+func formShard(t *testing.T, count int, cfg Config) []*node {
+	t.Helper()
+	nodes, _ := formShardOn(t, count, cfg)
+	return nodes
+}
+
+// formShardOn is formShard on a network whose faults are the caller's to make.
+func formShardOn(t *testing.T, count int, cfg Config) ([]*node, *transport.Faults) {
+	t.Helper()
+	f := newFaults(t)
+	var seeds []string
+	for i := range count {
+		seeds = append(seeds, fmt.Sprintf("%c:1", 'a'+i))
+	}
+	var nodes []*node
+	for i := range count {
+		c := cfg
+		c.NodeTimeout = driverNT
+		c.Addr, c.Transport, c.Seeds, c.Primaries, c.Replicas = seeds[i], f.Node(seeds[i][:1]), seeds, 1, count-1
+		nodes = append(nodes, startNode(t, c))
+	}
+	for _, n := range nodes {
+		isReady(t, n)
+	}
+	for i, n := range nodes {
+		if own := n.Table().Slots(n.ID()); !own.Empty() {
+			nodes[0], nodes[i] = nodes[i], nodes[0]
+		}
+	}
+	return nodes, f
+}
+
+// leaderOf is the node of a shard that serves, once there is one.
+func leaderOf(t *testing.T, within time.Duration, nodes ...*node) *node {
+	t.Helper()
+	var leader *node
+	until(t, within, "a primary that serves", func() bool {
+		for _, n := range nodes {
+			r := Request{Keys: []string{"x"}, ReadOnly: true}
+			if n.Execute(t.Context(), r, func(*Tx) error { return nil }) == nil {
+				leader = n
+				return true
+			}
+		}
+		return false
+	})
+	return leader
+}
+
+func TestAReplicaTakesOverWithAllThatItsPrimaryHad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := formShard(t, 3, Config{})
+		ctx := t.Context()
+		for i := range 500 {
+			require.NoError(t, nodes[0].Client().Set(ctx, fmt.Sprint("key", i), []byte(fmt.Sprint(i))))
+		}
+		until(t, driverNT, "the replicas have it", func() bool {
+			end := nodes[0].repl.position()
+			return nodes[1].repl.position() == end && nodes[2].repl.position() == end
+		})
+		died := time.Now()
+		nodes[0].Close()
+		p := leaderOf(t, 3*driverNT, nodes[1:]...)
+		t.Logf("served again after %v", time.Since(died))
+		for i := range 500 {
+			v, err := p.Client().Get(ctx, fmt.Sprint("key", i))
+			require.NoError(t, err)
+			require.Equal(t, fmt.Sprint(i), string(v))
+		}
+	})
+}
+
+func TestStrictWritesSurviveTheirPrimary(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := formShard(t, 3, Config{AckReplicas: 1})
+		acked := map[string]int{}
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		ctx, stop := context.WithCancel(t.Context())
+		for i := range 16 {
+			wg.Go(func() {
+				key := fmt.Sprint("key", i)
+				for v := 1; ctx.Err() == nil; v++ {
+					err := nodes[1+i%2].Client().Set(ctx, key, []byte(fmt.Sprint(v)))
+					if err == nil {
+						mu.Lock()
+						acked[key] = v
+						mu.Unlock()
+					}
+					time.Sleep(time.Millisecond)
+				}
+			})
+		}
+		time.Sleep(time.Second)
+		nodes[0].Close()
+		p := leaderOf(t, 3*driverNT, nodes[1:]...)
+		time.Sleep(time.Second)
+		stop()
+		wg.Wait()
+		for key, v := range acked {
+			require.Greater(t, v, 100)
+			got, err := p.Client().Get(t.Context(), key)
+			require.NoError(t, err)
+			var n int
+			_, err = fmt.Sscan(string(got), &n)
+			require.NoError(t, err)
+			require.GreaterOrEqual(t, n, v, key)
+		}
+	})
+}
+
+func TestAPlainFailoverLosesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := formShard(t, 2, Config{})
+		ctx, stop := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		defer stop()
+		counts := make([]int64, 16)
+		for i := range counts {
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					v, err := nodes[i%2].Client().Incr(t.Context(), fmt.Sprint("key", i), 1)
+					if err != nil {
+						t.Errorf("key%d: %v", i, err)
+						return
+					}
+					counts[i]++
+					if v != counts[i] {
+						t.Errorf("key%d is %d, expected %d", i, v, counts[i])
+						return
+					}
+					time.Sleep(time.Millisecond)
+				}
+			})
+		}
+		time.Sleep(100 * time.Millisecond)
+		for i := range 4 {
+			began := time.Now()
+			until(t, 2*driverNT, "the failover", func() bool {
+				err := nodes[1-i%2].Admin().Failover(ctx, FailoverPlain)
+				if err != nil {
+					t.Logf("failover %d after %v: %v", i, time.Since(began), err)
+				}
+				return err == nil
+			})
+			t.Logf("failover %d took %v", i, time.Since(began))
+		}
+		stop()
+		wg.Wait()
+	})
+}
+
+// Whatever has an acknowledged write when its node changes by itself is not the
+// primary's copy any more.
+func TestAChangeThatTheLogDoesNotKnowMakesAReplicaCopyAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := formShard(t, 2, Config{})
+		a, b := nodes[0], nodes[1]
+		require.NoError(t, put(a, "x", "1"))
+		level(t, driverNT, a, b)
+		inc := b.repl.facts.Load().store
+		c := b.engine.makeCell(7)
+		c.mu.Lock()
+		require.NoError(t, b.cfg.Store.Apply(7, []store.Op{{Code: store.OpPut, Key: "stray"}}))
+		b.repl.effects(7, c, nil)
+		c.mu.Unlock()
+		require.NoError(t, put(a, "x", "2"))
+		until(t, driverNT, "a new copy", func() bool { return b.repl.facts.Load().store != inc && b.Status().Replication.Link == LinkUp })
+		level(t, driverNT, a, b)
+	})
+}
+
+// What a bubble cannot show: nodes that are really apart, over TCP.
+func TestReplicasOverTCP(t *testing.T) {
+	seeds := make([]string, 3)
+	for i := range seeds {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		seeds[i] = l.Addr().String()
+		l.Close()
+	}
+	var nodes []*node
+	for _, at := range seeds {
+		nodes = append(nodes, startNode(t, Config{Addr: at, Seeds: seeds, Primaries: 1, Replicas: 2, AckReplicas: 1, NodeTimeout: time.Second}))
+	}
+	for i, n := range nodes {
+		isReady(t, n)
+		if own := n.Table().Slots(n.ID()); !own.Empty() {
+			nodes[0], nodes[i] = nodes[i], nodes[0]
+		}
+	}
+	big := make([]byte, 3<<20)
+	require.NoError(t, put(nodes[0], "big", string(big)))
+	for i := range 200 {
+		require.NoError(t, put(nodes[0], fmt.Sprint("key", i), fmt.Sprint(i)))
+	}
+	nodes[0].Close()
+	p := leaderOf(t, 10*time.Second, nodes[1:]...)
+	for i := range 200 {
+		v, err := p.Client().Get(t.Context(), fmt.Sprint("key", i))
+		require.NoError(t, err)
+		require.Equal(t, fmt.Sprint(i), string(v))
+	}
+	v, err := p.Client().Get(t.Context(), "big")
+	require.NoError(t, err)
+	require.Equal(t, len(big), len(v))
+}

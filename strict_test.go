@@ -1,0 +1,205 @@
+package slotmesh
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func put(n *node, key, value string) error {
+	return n.Execute(context.Background(), Request{Keys: []string{key}}, func(tx *Tx) error { return tx.Put(key, []byte(value)) })
+}
+
+func TestAWriteIsRefusedWhereTooFewReplicasAreInSync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := formShard(t, 3, Config{AckReplicas: 2})
+		a := nodes[0]
+		require.NoError(t, put(a, "x", "1"))
+		nodes[2].Close()
+		began := time.Now()
+		require.NoError(t, put(a, "x", "2"), "until the lost one is out of the set")
+		require.Less(t, time.Since(began), driverNT)
+		err := put(a, "x", "3")
+		var op *OpError
+		require.ErrorAs(t, err, &op)
+		require.ErrorIs(t, err, ErrNoReplicas)
+		require.Equal(t, NotExecuted, op.Outcome)
+		require.ErrorIs(t, nodes[1].Client().Set(t.Context(), "x", nil), ErrNoReplicas, "of another node, too")
+		v, err := a.Client().Get(t.Context(), "x")
+		require.NoError(t, err)
+		require.Equal(t, "2", string(v))
+		until(t, driverNT, "its status", func() bool { return !a.Status().Ready })
+	})
+}
+
+// What only the primary has is shown to nobody: it may be gone a moment later.
+func TestAReadWaitsUntilTheReplicasHaveWhatItShows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes, f := formShardOn(t, 3, Config{AckReplicas: 1})
+		a, b := nodes[0], nodes[1]
+		require.NoError(t, put(a, "x", "1"))
+		f.Partition([]string{b.addr[:1]}, []string{a.addr[:1], nodes[2].addr[:1]})
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		began := time.Now()
+		for name, call := range map[string]func() error{
+			"the write": func() error { return put(a, "x", "2") },
+			"get": func() error {
+				time.Sleep(time.Millisecond)
+				_, _, err := a.engine.runOp(t.Context(), &request{op: opGet, args: [][]byte{[]byte("x")}}, waitHold)
+				return err
+			},
+			"execute": func() error {
+				time.Sleep(time.Millisecond)
+				return a.Execute(t.Context(), Request{Keys: []string{"x"}, ReadOnly: true}, func(*Tx) error { return nil })
+			},
+			"a get that may not wait": func() error {
+				time.Sleep(time.Millisecond)
+				_, _, err := a.engine.runOp(t.Context(), &request{op: opGet, args: [][]byte{[]byte("x")}}, waitNot)
+				if err != errWouldWait {
+					t.Errorf("%v, expected that it would wait", err)
+				}
+				time.Sleep(driverNT / 2)
+				return nil
+			},
+		} {
+			wg.Go(func() {
+				if err := call(); err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+				if d := time.Since(began); d < driverNT/4 {
+					t.Errorf("%s has waited %v, expected until the replica is out of the set", name, d)
+				}
+			})
+		}
+	})
+}
+
+func TestACallMayAskForReplicas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes, f := formShardOn(t, 3, Config{})
+		a := nodes[0]
+		until(t, driverNT, "all in sync", func() bool { return len(a.Status().Replication.InSync) == 3 })
+		s := a.Session()
+		write := func(n int) error {
+			return s.Execute(t.Context(), &Request{Keys: []string{"x"}, AckReplicas: n}, func(tx *Tx) error { return tx.Put("x", nil) })
+		}
+		require.NoError(t, write(2))
+		require.Equal(t, 2, s.Wait(t.Context(), 0))
+		require.ErrorIs(t, write(3), ErrNoReplicas)
+		require.NoError(t, write(0))
+		require.Equal(t, 2, s.Wait(t.Context(), 2))
+		f.Partition([]string{nodes[1].addr[:1]}, []string{a.addr[:1], nodes[2].addr[:1]})
+		require.NoError(t, write(1))
+		ctx, cancel := context.WithTimeout(t.Context(), driverNT/8)
+		defer cancel()
+		require.Equal(t, 1, s.Wait(ctx, 2))
+		f.Heal()
+		require.Equal(t, 2, s.Wait(t.Context(), 2))
+	})
+}
+
+func TestAReplicaAnswersWhoAsksForIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes, f := formShardOn(t, 2, Config{})
+		a, b := nodes[0], nodes[1]
+		require.NoError(t, put(a, "x", "1"))
+		level(t, driverNT, a, b)
+		get := func(r Request) (string, error) {
+			var v []byte
+			r.Keys = []string{"x"}
+			err := b.Execute(t.Context(), r, func(tx *Tx) (err error) { v, _, err = tx.Get("x"); return err })
+			return string(v), err
+		}
+		v, err := get(Request{ReadOnly: true, FromReplica: true})
+		require.NoError(t, err)
+		require.Equal(t, "1", v)
+		for _, r := range []Request{{ReadOnly: true}, {FromReplica: true}, {}} {
+			var moved *MovedError
+			_, err = get(r)
+			require.ErrorAs(t, err, &moved, "%+v", r)
+			require.Equal(t, a.ID(), moved.Node)
+		}
+		f.Partition([]string{"a"}, []string{"b"})
+		time.Sleep(driverNT / 4)
+		require.NoError(t, a.Execute(t.Context(), Request{Keys: []string{"x"}}, func(tx *Tx) error { return tx.Put("x", []byte("2")) }))
+		v, err = get(Request{ReadOnly: true, FromReplica: true})
+		require.NoError(t, err, "as old as that it may be")
+		require.Equal(t, "1", v)
+		time.Sleep(driverNT)
+		_, err = get(Request{ReadOnly: true, FromReplica: true})
+		require.Error(t, err, "and no older")
+	})
+}
+
+// Data that is on its way to a shard goes to its replicas, so that whoever leads it
+// when the slots have come has it.
+func TestSlotsMoveToAShardThatFailsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFaults(t)
+		var nodes []*node
+		seeds := []string{"a:1", "b:1", "c:1", "d:1"}
+		for _, at := range seeds {
+			nodes = append(nodes, startNode(t, Config{Addr: at, Seeds: seeds, Primaries: 2, Replicas: 1, NodeTimeout: driverNT, Transport: f.Node(at[:1])}))
+		}
+		for _, n := range nodes {
+			isReady(t, n)
+		}
+		shardOf := func(i int) (primary, replica *node) {
+			until(t, driverNT, "both shards", func() bool { return len(nodes[0].Table().Shards()) == 2 })
+			x := nodes[0].Table().Shards()[i]
+			for _, n := range nodes {
+				switch n.ID() {
+				case x.Primary:
+					primary = n
+				case x.Replicas[0]:
+					replica = n
+				}
+			}
+			return primary, replica
+		}
+		from, _ := shardOf(0)
+		counts := make([]int64, 64)
+		ctx, stop := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		defer stop()
+		for i := range counts {
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					v, err := from.Client().Incr(t.Context(), fmt.Sprint("key", i), 1)
+					if counts[i]++; err != nil || v != counts[i] {
+						t.Errorf("key%d is %d, expected %d: %v", i, v, counts[i], err)
+						return
+					}
+					time.Sleep(time.Millisecond)
+				}
+			})
+		}
+		slots := from.Table().Slots(from.ID())
+		slots.Remove(0)
+		slots.Remove(NumSlots - 1) // so that no shard is without one
+		for round := range 4 {
+			to, replica := shardOf(1 - round%2)
+			require.NoError(t, from.Admin().MoveSlots(t.Context(), slots, to.ID()), "round %d", round)
+			until(t, 4*driverNT, "the failover", func() bool {
+				err := replica.Admin().Failover(t.Context(), FailoverPlain)
+				if err != nil {
+					t.Log(err)
+				}
+				return err == nil
+			})
+		}
+		stop()
+		wg.Wait()
+		for i := range 2 {
+			p, r := shardOf(i)
+			level(t, 2*driverNT, p, r)
+		}
+	})
+}

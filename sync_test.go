@@ -1,0 +1,310 @@
+package slotmesh
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/slotmesh/slotmesh/store"
+	"github.com/stretchr/testify/require"
+)
+
+// contents is all that a node's store holds, and under which moves.
+func contents(t *testing.T, n *node) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	for slot := range Slot(NumSlots) {
+		if n.engine.cell(slot) == nil {
+			continue
+		}
+		c := n.engine.makeCell(slot)
+		c.mu.RLock()
+		err := walkSlot(n.cfg.Store, slot, func(ops []store.Op) error {
+			for i := range ops {
+				all[fmt.Sprint(slot, " ", ops[i].Key, " ", ops[i].Field)] = fmt.Sprintf("%q %d %d", ops[i].Value, ops[i].Kind, ops[i].ExpireAt)
+			}
+			return nil
+		})
+		c.mu.RUnlock()
+		require.NoError(t, err)
+		for _, kind := range []cellKind{cellOwned, cellStaged} {
+			if move := n.kept.at(kind, slot); move != 0 {
+				all[fmt.Sprint(slot, " kept ", kind)] = fmt.Sprint(move)
+			}
+		}
+	}
+	return all
+}
+
+// level waits until nodes have the same log, and checks that they have the same
+// data.
+func level(t *testing.T, within time.Duration, nodes ...*node) {
+	t.Helper()
+	defer func() {
+		if t.Failed() {
+			for _, n := range nodes {
+				t.Logf("%s: %+v, ready %v %s", n.addr, n.Status().Replication, n.Status().Ready, n.Status().Unready)
+			}
+		}
+	}()
+	until(t, within, "one log", func() bool {
+		for _, n := range nodes[1:] {
+			if n.repl.position() != nodes[0].repl.position() {
+				return false
+			}
+		}
+		return true
+	})
+	want := contents(t, nodes[0])
+	for _, n := range nodes[1:] {
+		got := contents(t, n)
+		for k, v := range want {
+			if got[k] != v {
+				t.Errorf("node %s has %s at %s, expected %s", n.addr, got[k], k, v)
+			}
+		}
+		require.Len(t, got, len(want))
+	}
+}
+
+// eventsOf collects the events of a kind that a node tells of.
+func eventsOf(t *testing.T, n *node, kind EventKind) func() []Event {
+	var mu sync.Mutex
+	var seen []Event
+	ctx, stop := context.WithCancel(t.Context())
+	c := n.Events(ctx, 1000)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for e := range c {
+			if e.Kind == kind {
+				mu.Lock()
+				seen = append(seen, e)
+				mu.Unlock()
+			}
+		}
+	}()
+	t.Cleanup(func() { stop(); <-done })
+	return func() []Event {
+		mu.Lock()
+		defer mu.Unlock()
+		return append([]Event(nil), seen...)
+	}
+}
+
+// churn writes, deletes and lets expire keys and fields at a node until ctx is
+// over.
+func churn(ctx context.Context, t *testing.T, n *node, keys int) {
+	for i := 0; ctx.Err() == nil; i++ {
+		key := fmt.Sprint("churn", i*7919%keys)
+		r := Request{Keys: []string{key}}
+		err := n.Execute(ctx, r, func(tx *Tx) error {
+			switch i % 6 {
+			case 0, 1:
+				return tx.Put(key, []byte(fmt.Sprint(i)))
+			case 2:
+				_, err := tx.Delete(key)
+				return err
+			case 3:
+				if err := tx.PutEntry(key, store.Entry{Kind: 1, Value: []byte("head")}); err != nil {
+					return err
+				}
+				return tx.PutField(key, fmt.Sprint("f", i%5), []byte(fmt.Sprint(i)))
+			case 4:
+				_, err := tx.Expire(key, tx.Now().Add(time.Duration(i%50)*time.Millisecond))
+				return err
+			default:
+				return tx.PutField(key, fmt.Sprint("f", i%3), []byte(fmt.Sprint(i)))
+			}
+		})
+		if err != nil && ctx.Err() == nil {
+			t.Errorf("key %s: %v", key, err)
+			return
+		}
+		if i%10 == 0 {
+			time.Sleep(time.Millisecond)
+		}
+	}
+}
+
+func TestANodeBecomesAReplicaUnderLoad(t *testing.T) {
+	keys := 100_000
+	if testing.Short() {
+		keys = 5000
+	}
+	synctest.Test(t, func(t *testing.T) {
+		f := newFaults(t)
+		a := startNode(t, Config{Addr: "a:1", NodeTimeout: driverNT, Transport: f.Node("a")})
+		isReady(t, a)
+		for i := range keys {
+			require.NoError(t, a.Client().Set(t.Context(), fmt.Sprint("key", i), []byte(fmt.Sprint(i))))
+		}
+		b := startNode(t, Config{Addr: "b:1", NodeTimeout: driverNT, Transport: f.Node("b"), Join: true, Seeds: []string{"a:1"}})
+		isReady(t, b)
+		ctx, stop := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { churn(ctx, t, a, 1000) })
+		require.NoError(t, b.Admin().Replicate(t.Context(), a.ID()))
+		isReady(t, b)
+		require.Equal(t, a.ID(), b.Status().Replication.Primary)
+		time.Sleep(100 * time.Millisecond)
+		stop()
+		wg.Wait()
+		level(t, 2*driverNT, a, b)
+		for _, x := range a.Table().Shards() {
+			require.Equal(t, []NodeID{b.ID()}, x.Replicas)
+		}
+	})
+}
+
+// Up to the borders of what is kept a replica gets what it lacks, and beyond them
+// everything.
+func TestAReplicaResumesWhereTheBacklogHasWhatItLacks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := formShard(t, 2, Config{Backlog: 4 << 10})[0]
+		for i := range 200 {
+			require.NoError(t, a.Client().Set(t.Context(), fmt.Sprint("key", i), []byte("v")))
+		}
+		r := a.repl
+		s := a.Status().Replication
+		require.Greater(t, s.Backlog.First, uint64(100))
+		require.LessOrEqual(t, s.Backlog.Bytes, 4<<10)
+		for name, c := range map[string]struct {
+			end     uint64
+			whole   bool
+			all     bool
+			dropped uint64
+		}{
+			"lacks one that has gone":    {s.Backlog.First - 2, true, true, 0},
+			"lacks the oldest":           {s.Backlog.First - 1, true, false, 0},
+			"lacks all but the oldest":   {s.Backlog.First, true, false, 0},
+			"lacks the last":             {s.Offset - 1, true, false, 0},
+			"lacks nothing":              {s.Offset, true, false, 0},
+			"has one that nobody has":    {s.Offset + 1, true, true, 1},
+			"has a copy that is no copy": {s.Offset, false, true, 0},
+		} {
+			r.mu.Lock()
+			past := append(history(nil), r.log.past...)
+			r.mu.Unlock()
+			f := &feed{r: r, id: NodeID{1}}
+			l, err := r.attach(f, &syncAsk{cluster: clusterTag(a.who.Load()), shard: s.Shard, whole: c.whole, end: c.end, past: past}, clusterTag(a.who.Load()))
+			require.NoError(t, err)
+			r.detach(f)
+			require.Equal(t, c.all, l.all, name)
+			require.Equal(t, c.dropped, l.dropped, name)
+			if !c.all {
+				require.Equal(t, c.end, l.from, name)
+				entries, ok := r.back.from(l.from, 1<<20)
+				require.True(t, ok, name)
+				require.Len(t, entries, int(s.Offset-c.end), name)
+			}
+		}
+		_, err := r.attach(&feed{r: r, id: NodeID{1}}, &syncAsk{cluster: clusterTag(a.who.Load()), shard: ShardID{1}}, clusterTag(a.who.Load()))
+		require.ErrorIs(t, err, errNotLeading)
+	})
+}
+
+func TestAReplicaThatWasCutOffGetsWhatItLacks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes, f := formShardOn(t, 3, Config{})
+		before := nodes[1].Status().Replication
+		syncs := eventsOf(t, nodes[1], EventCut)
+		f.Partition([]string{nodes[1].addr[:1]}, []string{nodes[0].addr[:1], nodes[2].addr[:1]})
+		for i := range 300 {
+			require.NoError(t, nodes[0].Client().Set(t.Context(), fmt.Sprint("key", i), []byte("v")))
+		}
+		time.Sleep(2 * driverNT)
+		inc := nodes[1].repl.facts.Load().store
+		f.Heal()
+		level(t, 4*driverNT, nodes...)
+		require.Equal(t, inc, nodes[1].repl.facts.Load().store, "it has copied nothing")
+		require.Greater(t, nodes[1].Status().Replication.Offset, before.Offset)
+		require.Empty(t, syncs())
+	})
+}
+
+// A primary that is cut off goes on for as long as its lease runs. What it has
+// acknowledged by then is named when it is dropped.
+func TestAPrimaryThatWasCutOffDropsItsTailAndSaysSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes, f := formShardOn(t, 3, Config{})
+		a := nodes[0]
+		level(t, driverNT, nodes...)
+		cut := eventsOf(t, a, EventCut)
+		f.Partition([]string{a.addr[:1]}, []string{nodes[1].addr[:1], nodes[2].addr[:1]})
+		acked := 0
+		for began := time.Now(); time.Since(began) < driverNT; time.Sleep(5 * time.Millisecond) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			err := a.Execute(ctx, Request{Keys: []string{"x"}}, func(tx *Tx) error { return tx.Put("x", []byte("tail")) })
+			cancel()
+			if err == nil {
+				acked++
+			}
+		}
+		require.Positive(t, acked)
+		b := leaderOf(t, 2*driverNT, nodes[1:]...)
+		require.NoError(t, b.Client().Set(t.Context(), "x", []byte("new")))
+		f.Heal()
+		until(t, 4*driverNT, "it follows", func() bool { return a.Status().Replication.Link == LinkUp })
+		level(t, 2*driverNT, b, a)
+		require.Len(t, cut(), 1)
+		require.EqualValues(t, acked, cut()[0].Number)
+		require.Equal(t, b.ID(), cut()[0].From)
+		v, err := a.Client().Get(t.Context(), "x")
+		require.NoError(t, err)
+		require.Equal(t, "new", string(v))
+	})
+}
+
+// outliving is a store that says that it outlives its process.
+type outliving struct {
+	*store.Memory
+	id uint64
+}
+
+func (s outliving) Incarnation() uint64 { return s.id }
+
+func TestAStoreThatOutlivesItsProcessNeedsNoCopy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		stores := []store.Store{outliving{store.NewMemory(), 1}, outliving{store.NewMemory(), 2}}
+		f := newFaults(t)
+		start := func(i int) *node {
+			return startNode(t, Config{Addr: []string{"a:1", "b:1"}[i], Seeds: []string{"a:1", "b:1"}, Primaries: 1, Replicas: 1, NodeTimeout: driverNT,
+				Transport: f.Node([]string{"a", "b"}[i]), Dir: fmt.Sprint(dir, "/", i), Store: stores[i]})
+		}
+		nodes := []*node{start(0), start(1)}
+		for _, n := range nodes {
+			isReady(t, n)
+		}
+		p := 0
+		if own := nodes[1].Table().Slots(nodes[1].ID()); !own.Empty() {
+			p = 1
+		}
+		require.NoError(t, nodes[p].Client().Set(t.Context(), "x", []byte("1")))
+		level(t, driverNT, nodes...)
+		facts := nodes[1-p].repl.facts.Load()
+		require.True(t, facts.whole)
+		nodes[1-p].Close()
+		require.NoError(t, nodes[p].Client().Set(t.Context(), "y", []byte("2")))
+		nodes[1-p] = start(1 - p)
+		require.Equal(t, facts.store, nodes[1-p].repl.facts.Load().store)
+		require.True(t, nodes[1-p].repl.facts.Load().whole)
+		isReady(t, nodes[1-p])
+		level(t, 2*driverNT, nodes...)
+
+		unclean := eventsOf(t, nodes[1-p], EventUnclean)
+		nodes[p].Close()
+		nodes[p] = start(p)
+		isReady(t, nodes[p])
+		isReady(t, nodes[1-p])
+		for _, key := range []string{"x", "y"} {
+			_, err := nodes[p].Client().Get(t.Context(), key)
+			require.NoError(t, err)
+		}
+		require.Empty(t, unclean())
+	})
+}
