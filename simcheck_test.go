@@ -746,7 +746,7 @@ func (w *simWorld) checkEvent(n *simNode, e Event) {
 		if !e.From.IsZero() {
 			n.wonAt = w.now
 		}
-		w.noteLost(n, w.ack == 0 || l.unclean)
+		w.noteLost(n, e.From)
 		n.noteForced(e.Epoch)
 		w.checkWin(n, e)
 	case EventDuplicate:

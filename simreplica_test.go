@@ -466,10 +466,14 @@ func (w *simWorld) checkEntry(n *simNode, offset uint64, e simEntry) {
 }
 
 // noteLost explains what a failover has lost of a shard that is not strict: what
-// its last primary had acknowledged, and the new one never had.
-func (w *simWorld) noteLost(n *simNode, allowed bool) {
+// its last primary had acknowledged, and the new one never had. A primary that is
+// elected again has what it had, unless its store is gone.
+func (w *simWorld) noteLost(n *simNode, from NodeID) {
 	l, c := &w.ledger, n.core
+	allowed := l.unclean || w.ack == 0 && (!from.IsZero() || c.lead.uncleanOf != "")
 	own := c.table.slotsOf(c.self.Shard)
+	own.Subtract(&c.lead.unproven) // those have left, or are to be named again
+	own.Subtract(&c.lead.late)
 	for slot := range own.All() {
 		k := simSlotKey{c.cluster, slot}
 		was := l.committed[k]
