@@ -250,7 +250,3 @@ func (w *simWorld) lostMember(before func(p, x *simNode, late []*simFlight)) pla
 	r.crash(false)
 	return c
 }
-
-// ---- the sixteen ways to lose a write
-
-func lostWriteSchedules() []*schedule { return nil }
