@@ -529,6 +529,7 @@ type inSyncMsg struct {
 type failoverMsg struct {
 	Request uint64
 	Shard   ShardID
+	Epoch   Epoch // of the primary: one that leads in another has been asked late
 }
 
 // consentMsg answers failover: the sender acknowledges nothing more under Epoch,

@@ -941,6 +941,7 @@ func (s *state) slotArrived(slot Slot, move uint64, counted bool) {
 // freshen lets a slot be served once its move is saved.
 func (s *state) freshen(l *leadership, slot Slot) {
 	l.late.Remove(slot)
+	s.mark(cellKey{kind: cellSlots, page: uint8(slot / pageSlots)}) // so that there is such a save
 	save := s.saveSeq + 1
 	if n := len(l.fresh); n == 0 || l.fresh[n-1].save != save {
 		l.fresh = append(l.fresh, freshSlots{save: save})

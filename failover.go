@@ -70,7 +70,7 @@ func (s *state) askConsent() {
 	f := s.failing
 	f.again = s.now + s.cfg.nodeTimeout/10
 	s.wakeBy(f.again)
-	s.postTo(s.table.primary(s.self.Shard), &failoverMsg{Request: f.request, Shard: s.self.Shard})
+	s.postTo(s.table.primary(s.self.Shard), &failoverMsg{Request: f.request, Shard: s.self.Shard, Epoch: s.table.shards[s.self.Shard]})
 }
 
 func (s *state) failoverTick() {
@@ -165,6 +165,8 @@ func (s *state) onFailover(p *peer, m *failoverMsg) {
 	refuse := func(text string) { s.post(p, &consentMsg{Request: m.Request, Error: text}) }
 	switch {
 	case m.Shard != s.self.Shard || p.Shard != m.Shard:
+	case l != nil && m.Epoch != l.epoch:
+		// It is late, or the table of who asks is: that one asks again.
 	case l == nil || !l.opened || l.void || l.outbid || !s.leaseHeld() && !l.consent.given():
 		refuse("the primary cannot hand over: it does not lead under a lease")
 	case l.consent != nil && l.consent.request == m.Request:

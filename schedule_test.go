@@ -53,7 +53,7 @@ func TestSchedules(t *testing.T) {
 }
 
 func schedules() []*schedule {
-	return slices.Concat(leaseSchedules(), moveSchedules(), voterSchedules(), formSchedules())
+	return slices.Concat(leaseSchedules(), moveSchedules(), voterSchedules(), formSchedules(), replicaSchedules(), lostWriteSchedules())
 }
 
 // ---- what schedules are made of
@@ -231,6 +231,7 @@ func kindOf(f *simFlight, kinds ...msgKind) bool { return slices.Contains(kinds,
 func (w *simWorld) mendAll() {
 	clear(w.cuts)
 	clear(w.filters)
+	clear(w.logFilters)
 	w.calmDown()
 }
 

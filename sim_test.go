@@ -140,9 +140,14 @@ func (w *simWorld) settle(until time.Duration) {
 		w.run(min(w.now+w.nt/4, until))
 		if last = w.unsettled(); last == "" {
 			w.ledger.reach("settled")
+			facts := w.facts()
 			w.run(w.now + w.nt)
 			if again := w.unsettled(); again != "" {
 				last = again
+				continue
+			}
+			if facts != w.facts() {
+				last = "MB7: what nodes know of each other goes on changing"
 				continue
 			}
 			w.checkAll()
@@ -152,6 +157,18 @@ func (w *simWorld) settle(until time.Duration) {
 	if len(w.fails) == 0 {
 		w.fail("LV", "not settled after %d NodeTimeouts of calm: %s", simCalmFor, last)
 	}
+}
+
+// facts is all that nodes know of each other and of who owns what: MB7, it stays as
+// it is where nobody does anything.
+func (w *simWorld) facts() string {
+	s := ""
+	for _, n := range w.nodes {
+		if n.up {
+			s += fmt.Sprintf("%s %x %x ", n.name(), n.core.peers.sum, n.core.table.sum)
+		}
+	}
+	return s
 }
 
 // TestSim runs seeds of the simulator. A failing one prints the command that

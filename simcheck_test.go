@@ -25,6 +25,7 @@ import (
 //	MB4  checkFailed               FAIL is a majority's word   D7   checkForced              a winner by force waits
 //	MB5  checkSlow                 who was stopped blames none D14  checkReplaced            who is reset votes no more
 //	MB6  checkPeers, checkTable    stale frames change nothing FM1  checkFormed              one cluster of a deployment
+//	MB7  settle                    facts stay as they are      RP11 apart                    replicas follow primaries
 
 // simLedger is what the checks remember of the whole history.
 type simLedger struct {
@@ -746,7 +747,7 @@ func (w *simWorld) checkEvent(n *simNode, e Event) {
 		if !e.From.IsZero() {
 			n.wonAt = w.now
 		}
-		w.noteLost(n, w.ack == 0 || l.unclean)
+		w.noteLost(n, e.From)
 		n.noteForced(e.Epoch)
 		w.checkWin(n, e)
 	case EventDuplicate:
@@ -1240,7 +1241,7 @@ func (g *simGroup) dead(shard ShardID) bool {
 }
 
 // apart: LV5, RP4, every replica has what its primary has, but for what is on its
-// way.
+// way. RP11, it has it from the primary itself.
 func (g *simGroup) apart() string {
 	for _, n := range g.nodes {
 		c := n.core
@@ -1252,6 +1253,9 @@ func (g *simGroup) apart() string {
 			continue // forgotten, and it has nothing to serve
 		}
 		p := g.nodes[i]
+		if c.role.primary != p.core.id || !p.core.role.primary.IsZero() {
+			return fmt.Sprintf("RP11: %s follows %s, and its primary %s follows %s", n.name(), c.role.primary.short(), p.name(), p.core.role.primary.short())
+		}
 		if at, ok := p.replica.log.past.shared(p.replica.log.end, n.replica.log.past, n.replica.log.end); !ok || at != n.replica.log.end || at+100 < p.replica.log.end {
 			return fmt.Sprintf("LV5: %s is not where its primary %s is: %v of %v", n.name(), p.name(), n.replica.log.position(), p.replica.log.position())
 		}

@@ -251,11 +251,12 @@ func (n *simNode) ask() {
 			n.ask()
 		}
 	})
-	w.carry(n, w.nodeOf(q.primary), func(p *simNode) { p.answer(q) })
+	w.carry(n, w.nodeOf(q.primary), q, func(p *simNode) { p.answer(q) })
 }
 
-// carry brings something from a node to another over a connection of its own.
-func (w *simWorld) carry(from, to *simNode, do func(to *simNode)) {
+// carry brings what, a *simPull or a simSay, from a node to another over a
+// connection of its own.
+func (w *simWorld) carry(from, to *simNode, what any, do func(to *simNode)) {
 	if to == nil {
 		return
 	}
@@ -272,6 +273,11 @@ func (w *simWorld) carry(from, to *simNode, do func(to *simNode)) {
 		if to.paused > w.now {
 			w.after(to.paused-w.now, arrive)
 			return
+		}
+		for _, i := range sortedKeys(w.logFilters) {
+			if !w.logFilters[i](from, to, what, arrive) {
+				return
+			}
 		}
 		w.mixHash(uint64(to.index)<<8 | 0xff)
 		do(to)
@@ -306,7 +312,7 @@ func (n *simNode) answer(q *simPull) {
 		if r.log.end-from <= simBatch {
 			n.do(func(s *state, now time.Duration) output { return s.nearlyInSync(now, m) })
 		}
-		w.carry(n, q.from, func(to *simNode) { to.take(q) })
+		w.carry(n, q.from, q, func(to *simNode) { to.take(q) })
 		return
 	}
 	if drop > 0 && ok {
@@ -320,7 +326,7 @@ func (n *simNode) answer(q *simPull) {
 		all := n.store.clone()
 		q.all, q.newPast, q.newEnd = &all, slices.Clone(r.log.past), r.log.end
 		w.ledger.reach("full sync")
-		w.carry(n, q.from, func(to *simNode) { to.take(q) })
+		w.carry(n, q.from, q, func(to *simNode) { to.take(q) })
 	})
 }
 
@@ -331,20 +337,28 @@ func (n *simNode) clusterNow() ClusterID {
 	return n.core.cluster
 }
 
-// take makes the store what the primary has sent.
+// take makes the store what a primary has sent. What is late by then, of a
+// primary that has been replaced, is for the core to refuse: a driver may have it
+// half read when its role changes.
 func (n *simNode) take(q *simPull) {
 	w, c, r := n.w, n.core, &n.replica
-	if n.run != q.run || r.asked != q.asked || !r.waiting || c.role.primary != q.primary || c.role.shard != q.shard {
+	late := r.asked != q.asked || !r.waiting || c.role.primary != q.primary
+	if n.run != q.run || c.role.shard != q.shard || late && !q.epoch.less(c.promise) {
 		return
 	}
-	r.waiting = false
+	if !late {
+		r.waiting = false
+	}
 	ok := false
 	n.do(func(s *state, now time.Duration) output {
 		var out output
 		out, ok = s.takes(now, q.shard, q.epoch)
 		return out
 	})
-	if !ok || r.asked != q.asked {
+	switch {
+	case late && !ok, q.all == nil && (r.log.end != q.end || r.log.past.last() != q.past.last()):
+		return
+	case !ok || !late && r.asked != q.asked:
 		n.askSoon()
 		return
 	}
@@ -395,7 +409,7 @@ func (n *simNode) say() {
 	i := 0
 	for ; i < len(r.says) && r.says[i].after <= n.core.savedSeq; i++ {
 		s := r.says[i]
-		w.carry(n, w.nodeOf(s.primary), func(p *simNode) {
+		w.carry(n, w.nodeOf(s.primary), s, func(p *simNode) {
 			if p.replica.log.leads(s.epoch) {
 				p.replica.log.acked(s.member, s.end)
 				p.tellCaughtUp()
@@ -456,10 +470,14 @@ func (w *simWorld) checkEntry(n *simNode, offset uint64, e simEntry) {
 }
 
 // noteLost explains what a failover has lost of a shard that is not strict: what
-// its last primary had acknowledged, and the new one never had.
-func (w *simWorld) noteLost(n *simNode, allowed bool) {
+// its last primary had acknowledged, and the new one never had. A primary that is
+// elected again has what it had, unless its store is gone.
+func (w *simWorld) noteLost(n *simNode, from NodeID) {
 	l, c := &w.ledger, n.core
+	allowed := l.unclean || w.ack == 0 && (!from.IsZero() || c.lead.uncleanOf != "")
 	own := c.table.slotsOf(c.self.Shard)
+	own.Subtract(&c.lead.unproven) // those have left, or are to be named again
+	own.Subtract(&c.lead.late)
 	for slot := range own.All() {
 		k := simSlotKey{c.cluster, slot}
 		was := l.committed[k]

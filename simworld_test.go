@@ -219,13 +219,16 @@ type simWorld struct {
 	filter    func(f *simFlight, to *simNode) bool // directed schedules: false drops
 	filters   map[int]func(f *simFlight, to *simNode) bool
 	filterSeq int
-	cuts      map[[2]*simNode]bool
-	maxVoters int
-	freezeFor time.Duration // that a freeze takes at least
-	ack       int           // AckReplicas of every node
-	volatile  bool          // stores are gone with their process
-	tap       func(n *simNode, what any)
-	onSend    func(n *simNode, m message)
+	// logFilters are asked about what the logs of shards carry: false drops it, or
+	// keeps it back to call arrive later.
+	logFilters map[int]func(from, to *simNode, what any, arrive func()) bool
+	cuts       map[[2]*simNode]bool
+	maxVoters  int
+	freezeFor  time.Duration // that a freeze takes at least
+	ack        int           // AckReplicas of every node
+	volatile   bool          // stores are gone with their process
+	tap        func(n *simNode, what any)
+	onSend     func(n *simNode, m message)
 }
 
 // simTrace keeps the last lines.

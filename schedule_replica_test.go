@@ -1,0 +1,252 @@
+package slotmesh
+
+import (
+	"slices"
+	"time"
+)
+
+// ---- what schedules of replicas are made of
+
+// follows makes r a replica of p, and waits until it is in sync.
+func (w *simWorld) follows(r, p *simNode) {
+	w.replicate(r, p.core.id)
+	w.await(r.name()+" is in sync", 4*w.nt, func() bool { return p.inSync(r) })
+}
+
+// inSync reports whether the last accepted record of n names r, and no other is on
+// its way.
+func (n *simNode) inSync(r *simNode) bool {
+	l := n.core.lead
+	return l != nil && l.opened && l.recording == nil && slices.Contains(l.inSync, r.core.member())
+}
+
+// shard makes the first of the others the primary of some slots, and the next ones
+// its replicas, with acks of them in every acknowledged write.
+func (w *simWorld) shard(acks, voters, others, replicas int, slots ...Slot) (c players, p *simNode, rs []*simNode) {
+	w.ack, w.faults.backlog = acks, 1000
+	c = w.players(voters, others)
+	p, rs = c.others[0], c.others[1:1+replicas]
+	w.own(p, slots...)
+	for _, r := range rs {
+		w.follows(r, p)
+	}
+	w.pass(w.nt / 4) // and is written to
+	return c, p, rs
+}
+
+// within fails, by the name of an invariant, if something does not come about in
+// time.
+func (w *simWorld) within(name, what string, limit time.Duration, cond func() bool) bool {
+	for end := w.now + limit; len(w.fails) == 0; w.run(w.now + time.Millisecond) {
+		if cond() {
+			return true
+		}
+		if w.now >= end {
+			w.fail(name, "%s: not within %v", what, limit)
+		}
+	}
+	return false
+}
+
+// serves waits until n serves slots of a primary that is gone.
+func (w *simWorld) serves(n *simNode, slots ...Slot) {
+	w.within("LV1", n.name()+" serves what its primary did", 4*w.nt, func() bool { return n.up && n.servesAll(slotSet(slots...)) && n.core.leaseHeld() })
+}
+
+// loseLog drops what logs carry and match; forget ends it.
+func (w *simWorld) loseLog(match func(from, to *simNode, what any) bool) (forget func()) {
+	return w.interceptLog(func(from, to *simNode, what any, _ func()) bool { return !match(from, to, what) })
+}
+
+// holdLog keeps back what logs carry and match; release lets all of it arrive.
+func (w *simWorld) holdLog(match func(from, to *simNode, what any) bool) (held *[]func(), release func()) {
+	held = new([]func())
+	forget := w.interceptLog(func(from, to *simNode, what any, arrive func()) bool {
+		if !match(from, to, what) {
+			return true
+		}
+		*held = append(*held, arrive)
+		return false
+	})
+	return held, func() {
+		forget()
+		for _, arrive := range *held {
+			w.after(w.between(0, time.Millisecond), arrive)
+		}
+		*held = nil
+	}
+}
+
+func (w *simWorld) interceptLog(keep func(from, to *simNode, what any, arrive func()) bool) (forget func()) {
+	if w.logFilters == nil {
+		w.logFilters = map[int]func(from, to *simNode, what any, arrive func()) bool{}
+	}
+	w.filterSeq++
+	id := w.filterSeq
+	w.logFilters[id] = keep
+	return func() { delete(w.logFilters, id) }
+}
+
+// asksLog and answersLog tell what a log carries: a question to the primary, or what
+// it has sent, entries or everything.
+func asksLog(what any) bool {
+	q, ok := what.(*simPull)
+	return ok && q.epoch == (Epoch{})
+}
+
+func answersLog(what any) bool {
+	q, ok := what.(*simPull)
+	return ok && q.epoch != (Epoch{})
+}
+
+func copiesLog(what any) bool {
+	q, ok := what.(*simPull)
+	return ok && q.all != nil
+}
+
+// failOverTo is an operator's plain failover.
+func (w *simWorld) failOverTo(n *simNode, mode FailoverMode) {
+	w.logf("%s: FAILOVER %d", n.name(), mode)
+	n.command(func(s *state, now time.Duration, cmd uint64) output { return s.failoverTo(now, cmd, mode) }, w.logged(n, "FAILOVER"))
+}
+
+// asking is a write to a slot that n imports, by a client whom ASK has sent there;
+// false: it is not acknowledged.
+func (w *simWorld) asking(n *simNode, slot Slot) (*simWrite, bool) {
+	if m, marked := n.core.marks[slot]; !marked || !m.Importing || n.local() >= n.core.servesUntil() {
+		return nil, false
+	}
+	v := &simWrite{n: 1, node: int32(n.index)}
+	n.log(simEntry{kind: simPut, slot: slot, value: v})
+	return v, true
+}
+
+// ---- rules of replicas
+
+func replicaSchedules() []*schedule {
+	return []*schedule{
+		{"who has agreed to a failover acknowledges nothing more, not even to ASKING", []mutant{mutConsentNotFinal}, func(w *simWorld) {
+			c, p, rs := w.shard(0, 3, 3, 1, 5)
+			r, a := rs[0], c.others[2]
+			w.own(a, 9)
+			p.command(func(s *state, now time.Duration, id uint64) output { return s.setSlotImporting(now, id, 9, a.core.id) }, w.logged(p, "SETSLOT IMPORTING"))
+			w.await("it imports the slot", w.nt, func() bool { return len(p.core.marks) == 1 })
+			_, votes := w.hold(func(f *simFlight, _ *simNode) bool { return kindOf(f, msgVote) && w.sentBy(f, r) })
+			w.failOverTo(r, FailoverPlain)
+			w.await("it has agreed", w.nt, func() bool { return p.core.lead.consent.given() })
+			w.lose(func(_ *simFlight, to *simNode) bool { return to == p }) // of its successor it hears nothing
+			votes()
+			if !w.await("its successor leads", w.nt/4, func() bool { return r.servesAll(slotSet(5)) }) {
+				return
+			}
+			if v, ok := w.asking(p, 9); ok && r.store.values[9] != v {
+				w.fail("RP9", "%s has agreed to a failover, and acknowledges what %s has not", p.name(), r.name())
+			}
+		}},
+		{"a member is proposed when it has everything that was acknowledged before", []mutant{mutJoinBehind}, func(w *simWorld) {
+			_, p, rs := w.shard(1, 3, 3, 1, 5, 6)
+			r, x := rs[0], w.nodes[5]
+			if x == p || x == r {
+				w.fail(notReached, "a third node")
+				return
+			}
+			// It has copied everything when writes go on without it.
+			forget := w.loseLog(func(from, _ *simNode, what any) bool { return from == x && asksLog(what) && x.core.holdsCopy })
+			w.replicate(x, p.core.id)
+			w.await("it has a copy", 2*w.nt, func() bool { return x.core.holdsCopy && x.core.role.primary == p.core.id })
+			w.pass(w.nt / 4)
+			w.loseLog(func(_, to *simNode, what any) bool { return to == x && answersLog(what) })
+			forget()
+			w.pass(w.nt / 2) // it asks, and is waited for
+			p.crash(false)
+			r.crash(false)
+			w.pass(4 * w.nt)
+		}},
+		{"a winner acknowledges nothing of what it has inherited before all have it", []mutant{mutInheritedShown}, func(w *simWorld) {
+			_, p, rs := w.shard(1, 3, 3, 2, 5, 6)
+			r, x := rs[0], rs[1]
+			forget := w.loseLog(func(_, to *simNode, what any) bool { return to == x && answersLog(what) })
+			w.pass(w.nt / 2) // writes that are on one replica of two
+			p.crash(false)
+			w.await("the one that has more has won", 3*w.nt, func() bool { return r.core.lead != nil && r.core.lead.opened })
+			w.pass(w.nt / 5) // and is asked for what it has
+			r.crash(false)
+			forget()
+			w.serves(x, 5, 6)
+		}},
+		{"a primary that its replicas hear is replaced when it has lost its lease", []mutant{mutStandAnyBeat}, func(w *simWorld) {
+			c, p, rs := w.shard(0, 3, 2, 1, 5, 6)
+			w.apart([]*simNode{p}, c.voters)
+			w.serves(rs[0], 5, 6)
+		}},
+		{"a RECORD that comes late does not bring a lost member back", []mutant{mutOldRecord}, func(w *simWorld) {
+			c := w.lostMember(func(p, x *simNode, late []*simFlight) {
+				for _, f := range late {
+					w.redeliver(f)
+				}
+				w.pass(2 * time.Millisecond)
+			})
+			w.pass(4 * w.nt)
+			if x := c.others[2]; x.core.lead != nil {
+				w.fail("RP1", "%s leads, and had been lost", x.name())
+			}
+		}},
+		{"what an older primary has sent does not replace what a newer one has", []mutant{mutAckOld}, func(w *simWorld) {
+			_, p, rs := w.shard(1, 3, 3, 1, 5, 6)
+			r, x := rs[0], w.nodes[5]
+			held, release := w.holdLog(func(from, to *simNode, what any) bool { return from == p && to == x && copiesLog(what) })
+			w.replicate(x, p.core.id)
+			w.await("a copy is on its way", w.nt, func() bool { return len(*held) > 0 })
+			p.crash(false)
+			w.serves(r, 5, 6)
+			w.await("it is in sync with the next primary", 2*w.nt, func() bool { return r.inSync(x) })
+			w.pass(w.nt / 4) // acknowledged: two have it
+			release()
+			w.pass(2 * time.Millisecond)
+			r.crash(false)
+			w.within("RP1", "the last member that has everything serves", 4*w.nt, func() bool { return x.servesAll(slotSet(5, 6)) })
+		}},
+	}
+}
+
+// lostMember makes a strict shard of three, of which the primary loses the last
+// one, which is cut off from it and lives. before is what happens then; late are the RECORDs to each voter that still
+// name it. In the end the primary and its other replica die.
+func (w *simWorld) lostMember(before func(p, x *simNode, late []*simFlight)) players {
+	named := map[*simNode]*simFlight{}
+	var x *simNode
+	w.intercept(func(f *simFlight, to *simNode) bool {
+		if m, ok := f.msg.(*recordMsg); ok && x != nil && slices.Contains(m.Record.InSync, x.core.member()) {
+			named[to] = f
+		}
+		return true
+	})
+	w.ack, w.faults.backlog = 1, 1000
+	c := w.players(3, 3)
+	p, r := c.others[0], c.others[1]
+	x = c.others[2]
+	w.own(p, 5, 6)
+	w.follows(r, p)
+	w.follows(x, p)
+	w.pass(w.nt / 4)
+	w.apart([]*simNode{x}, []*simNode{p, r})
+	w.await("it is lost, and every voter knows", 2*w.nt, func() bool {
+		return !p.inSync(x) && p.inSync(r) && !slices.ContainsFunc(c.voters, func(v *simNode) bool {
+			return v.core.vote.shards[p.core.self.Shard].record.N != p.core.lead.n
+		})
+	})
+	w.pass(w.nt / 4) // acknowledged without it
+	var late []*simFlight
+	for _, v := range c.voters {
+		if f := named[v]; f != nil {
+			late = append(late, f)
+		}
+	}
+	if len(late) < 2 && len(w.fails) == 0 {
+		w.fail(notReached, "%d RECORDs that name it", len(late))
+	}
+	before(p, x, late)
+	p.crash(false)
+	r.crash(false)
+	return c
+}
