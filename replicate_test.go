@@ -71,10 +71,8 @@ func TestAReplicaTakesOverWithAllThatItsPrimaryHad(t *testing.T) {
 		for i := range 500 {
 			require.NoError(t, nodes[0].Client().Set(ctx, fmt.Sprint("key", i), []byte(fmt.Sprint(i))))
 		}
-		until(t, driverNT, "the replicas have it", func() bool {
-			end := nodes[0].repl.position()
-			return nodes[1].repl.position() == end && nodes[2].repl.position() == end
-		})
+		level(t, driverNT, nodes...)
+		stores := []uint64{nodes[0].repl.facts.Load().store, nodes[1].repl.facts.Load().store, nodes[2].repl.facts.Load().store}
 		died := time.Now()
 		nodes[0].Close()
 		p := leaderOf(t, 3*driverNT, nodes[1:]...)
@@ -83,6 +81,10 @@ func TestAReplicaTakesOverWithAllThatItsPrimaryHad(t *testing.T) {
 			v, err := p.Client().Get(ctx, fmt.Sprint("key", i))
 			require.NoError(t, err)
 			require.Equal(t, fmt.Sprint(i), string(v))
+		}
+		level(t, driverNT, nodes[1:]...)
+		for i, n := range nodes[1:] {
+			require.Equal(t, stores[1+i], n.repl.facts.Load().store, "it has copied everything anew")
 		}
 	})
 }
@@ -129,10 +131,20 @@ func TestStrictWritesSurviveTheirPrimary(t *testing.T) {
 func TestAPlainFailoverLosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes := formShard(t, 2, Config{})
+		level(t, driverNT, nodes...)
+		stores := []uint64{nodes[0].repl.facts.Load().store, nodes[1].repl.facts.Load().store}
 		ctx, stop := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		defer wg.Wait()
 		defer stop()
+		for i := range 8 { // keys that expire and come again
+			wg.Go(func() {
+				for j := 0; ctx.Err() == nil; j++ {
+					_ = nodes[i%2].Client().SetFor(ctx, fmt.Sprint("short", j%20), []byte("v"), time.Duration(1+j%30)*time.Millisecond)
+					time.Sleep(time.Millisecond)
+				}
+			})
+		}
 		counts := make([]int64, 16)
 		for i := range counts {
 			wg.Go(func() {
@@ -165,6 +177,47 @@ func TestAPlainFailoverLosesNothing(t *testing.T) {
 		}
 		stop()
 		wg.Wait()
+		level(t, driverNT, nodes...)
+		for i, n := range nodes {
+			require.Equal(t, stores[i], n.repl.facts.Load().store, "it has copied everything anew")
+		}
+	})
+}
+
+// Whose memory is gone is another member than it was: it leads nobody, and what the
+// others have stays.
+func TestAPrimaryThatComesBackEmptyWipesNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, dir := newFaults(t), t.TempDir()
+		seeds := []string{"a:1", "b:1", "c:1"}
+		start := func(i int) *node {
+			return startNode(t, Config{Addr: seeds[i], Seeds: seeds, Primaries: 1, Replicas: 2, AckReplicas: 1, NodeTimeout: driverNT,
+				Transport: f.Node(seeds[i][:1]), Dir: fmt.Sprint(dir, "/", i)})
+		}
+		nodes := []*node{start(0), start(1), start(2)}
+		p := 0
+		for i, n := range nodes {
+			isReady(t, n)
+			if own := n.Table().Slots(n.ID()); !own.Empty() {
+				p = i
+			}
+		}
+		for i := range 300 {
+			require.NoError(t, nodes[p].Client().Set(t.Context(), fmt.Sprint("key", i), []byte(fmt.Sprint(i))))
+		}
+		nodes[p].Close()
+		nodes[p] = start(p)
+		for _, n := range nodes {
+			isReady(t, n)
+		}
+		leader := leaderOf(t, driverNT, nodes...)
+		require.NotEqual(t, nodes[p].ID(), leader.ID())
+		for i := range 300 {
+			v, err := nodes[p].Client().Get(t.Context(), fmt.Sprint("key", i))
+			require.NoError(t, err)
+			require.Equal(t, fmt.Sprint(i), string(v))
+		}
+		level(t, driverNT, nodes...)
 	})
 }
 
