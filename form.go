@@ -259,6 +259,9 @@ func (s *state) assignByNumber(v *startValue) {
 	hosts := map[string]int{}
 	for _, m := range v.Formers {
 		p := s.peers.get(m.ID)
+		if s.isReplica(p) {
+			continue // an operator has said whom it follows
+		}
 		cs = append(cs, candidate{p, hosts[p.Host]})
 		hosts[p.Host]++
 	}

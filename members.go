@@ -443,6 +443,7 @@ func (s *state) join(from *sender, u *updateMsg) {
 	s.cluster = from.Cluster
 	s.forgetVotes()
 	s.change = nil
+	follows := s.isReplica(s.self)
 	s.dropTable()
 	if formedHere {
 		s.takeFormedTable(s.form.value)
@@ -450,7 +451,9 @@ func (s *state) join(from *sender, u *updateMsg) {
 		s.form = formation{}
 		s.unmarkAll(func(SlotMark) bool { return true })
 		s.mark(cellKey{kind: cellStart})
-		s.setShard(s.self.Shard, Epoch{Node: s.id}, pushNothing)
+		if !follows { // else its primary comes with that shard
+			s.setShard(s.self.Shard, Epoch{Node: s.id}, pushNothing)
+		}
 	}
 	s.table.resalt(s.salt())
 	s.peers.resalt(s.salt())

@@ -308,11 +308,16 @@ func (s *state) followTheGone() bool {
 	case p != nil && p.State != forgotten && s.table.shards[p.Shard] != (Epoch{}):
 		s.becomeReplica(p.Shard)
 	default:
-		s.leaveShard()
-		s.changeFacts(func(e *peerEntry) { e.Store = s.newStore() })
-		s.joinNewShard()
+		s.leadOwnShard()
 	}
 	return true
+}
+
+// leadOwnShard makes this node the primary of a fresh shard, without slots.
+func (s *state) leadOwnShard() {
+	s.leaveShard()
+	s.changeFacts(func(e *peerEntry) { e.Store = s.newStore() })
+	s.joinNewShard()
 }
 
 // isReplica reports whether p follows the primary of a shard.
@@ -346,6 +351,10 @@ func (s *state) replicaTick() {
 		s.hadReplicas[id] = true
 	}
 	switch {
+	case s.table.shards[s.self.Shard] == (Epoch{}):
+		if s.timeSince(s.primary) > 2*s.cfg.nodeTimeout {
+			s.leadOwnShard() // the primary that it was to follow has not come
+		}
 	case !s.isReplica(s.self):
 		if ok, _ := s.clusterState(); ok && s.spare() {
 			s.backUp()

@@ -115,7 +115,6 @@ type simFaults struct {
 	replyBy      time.Duration // a reply takes up to that long
 	slowReply    float64       // share of replies that take much longer
 	backlog      int           // entries of a log that are kept
-	replicas     float64       // share of the nodes without slots that become replicas
 }
 
 type simNode struct {

@@ -392,6 +392,10 @@ func (s *state) end() output {
 			switch m.msg.(type) {
 			case *heartbeat:
 				m.after = s.unsavedSince(s.identity)
+			case *updateMsg, *updatedMsg, *forwardedMsg:
+				if m.after = after; isDecided(m.msg) {
+					m.after = s.unsavedSince(s.identity)
+				}
 			case *grantMsg:
 				m.after = after
 				if mutated(mutGrantUnsaved) {
@@ -413,6 +417,22 @@ func (s *state) end() output {
 			return s.out
 		}
 	}
+}
+
+// isDecided reports whether a message says only what others have on disk: that a
+// majority of the voters has accepted a move of slots, or that this node has heard
+// of a change. It need not wait for this node's own save: were that lost, this node
+// would find the same in the grants of its next vote, or in the digests of others.
+func isDecided(m message) bool {
+	switch m := m.(type) {
+	case *updateMsg:
+		return !m.Giver.IsZero()
+	case *updatedMsg:
+		return true
+	case *forwardedMsg:
+		return m.Error.Code == 0
+	}
+	return false
 }
 
 // unsaved is the newest save that has not completed, or 0. Saves of new marks do

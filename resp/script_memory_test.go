@@ -53,6 +53,9 @@ func TestScriptsHoldNoEndlessMemory(t *testing.T) {
 		"functions alone":         `local t = {} for i=1,1e5 do t[i] = '9999' end return (('x'):rep(1e6):gsub('x', coroutine.wrap(function() while true do t[#t+1] = ('x'):rep(1e5) coroutine.yield('y') end end)))`,
 	} {
 		t.Run(name, func(t *testing.T) {
+			if raced && name == "one large hole" {
+				t.Skip("it fills 16 million places: half a minute under the race detector")
+			}
 			sum, stop := peakOf(t)
 			text = "redis.call('set', KEYS[2], 1) " + text
 			c := dial(t, s)

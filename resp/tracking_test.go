@@ -13,8 +13,7 @@ import (
 // change of others: not where it has written the key and changed nothing, nor
 // where another client took in the same step what it has put.
 func TestNoLoopHearsOfOthers(t *testing.T) {
-	var s *Server
-	s = startServer(t, func(c *Config) {
+	s := startServer(t, func(c *Config) {
 		node := c.Node
 		c.Commands = []Command{{Name: "app.change", Arity: 2, Conn: func(c *Conn, args [][]byte) error {
 			c.Reply().Simple("OK")
