@@ -224,6 +224,9 @@ func (c *Config) validate() error {
 	if c.ReplicaStaleness < c.NodeTimeout/5 {
 		bad("ReplicaStaleness", c.ReplicaStaleness, "at least %v, a fifth of NodeTimeout", c.NodeTimeout/5)
 	}
+	if c.Primaries > 0 && c.AckReplicas > c.Replicas {
+		bad("AckReplicas", c.AckReplicas, "at most Replicas, which is %d: no write would ever be taken", c.Replicas)
+	}
 	if c.Backlog < 0 {
 		bad("Backlog", c.Backlog, "bytes, or 0 for %d", defaultBacklog)
 	}

@@ -60,8 +60,9 @@
 //
 // # What is not guaranteed
 //
-// A shard has one member so far: what a node alone held in a memory store is
-// gone when it crashes. Takeover and ForceVoters decide without a majority, say
+// What a node alone held in a memory store is gone when it crashes: without
+// replicas all of it, with them the writes of the last moment, and with
+// Config.AckReplicas none that was acknowledged. Takeover and ForceVoters decide without a majority, say
 // so in an event, and may lose what the other side has acknowledged. Clocks of
 // nodes may run at rates up to 10 % apart, not more.
 package slotmesh

@@ -118,7 +118,7 @@ func (f *following) run(before *following) {
 		case <-f.ctx.Done():
 		case <-time.After(pause):
 		}
-		pause = min(2*pause, max(followPauseMin, n.cfg.NodeTimeout/10))
+		pause = min(2*pause, max(followPauseMin, n.cfg.NodeTimeout/40))
 	}
 }
 

@@ -41,6 +41,14 @@ func lifeCalls() []lifeCall {
 	return []lifeCall{
 		{"Node.Execute", func(ctx context.Context, n *node) error { return n.Execute(ctx, request, nothing) }, opError, ErrClusterDown},
 		{"Session.Execute", func(ctx context.Context, n *node) error { return n.Session().Execute(ctx, &request, nothing) }, opError, ErrClusterDown},
+		{"Session.Settle", func(ctx context.Context, n *node) error {
+			s := n.Session()
+			if err := s.Execute(ctx, &Request{Keys: []string{key}, Later: true}, nothing); err != nil {
+				return err
+			}
+			_, err := s.Settle(ctx)
+			return err
+		}, opError, ErrClusterDown},
 		{"Node.CountKeys", func(_ context.Context, n *node) error { _, err := n.CountKeys(7); return err }, plainError, nil},
 		{"Node.CountExpiring", func(_ context.Context, n *node) error { _, err := n.CountExpiring(7); return err }, plainError, nil},
 		{"Node.ScanSlot", func(_ context.Context, n *node) error { _, _, err := n.ScanSlot(7, 0, 0); return err }, plainError, nil},
@@ -82,7 +90,7 @@ func lifeCalls() []lifeCall {
 // withoutError are the methods that cannot fail; their own test lines are in
 // TestEveryMethodSaysThatTheNodeIsClosed.
 const withoutError = "Node.ID Node.Addr Node.Table Node.Client Node.Session Node.Subscribe Node.Watch Node.Admin Node.Events " +
-	"Node.Status Node.Close Client.Stats Session.Wait"
+	"Node.Status Node.Close Client.Stats Session.Wait Session.Owed"
 
 func TestEveryMethodIsAmongThoseThatAreTestedHere(t *testing.T) {
 	tested := strings.Fields(withoutError)

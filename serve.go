@@ -208,6 +208,10 @@ type Request struct {
 	// ErrNoReplicas, before it runs. 0 leaves it to Config.AckReplicas. That so many
 	// have it now is no promise that one of them will lead next.
 	AckReplicas int
+	// Later is for a Session, which answers many requests at once: the call returns
+	// when the request has run, without waiting for replicas, and what it returns is
+	// told to nobody before Session.Settle has waited for all of them together.
+	Later bool
 
 	unwatched bool // nobody waits for the reply: it need not be acknowledged by anybody
 }
@@ -408,6 +412,7 @@ type owed struct {
 	lease *leaseView
 	mark  logMark
 	n     int // members that must have it besides those in sync
+	slot  Slot
 	ran   bool
 }
 
@@ -463,6 +468,17 @@ func (e *engine) mayCall(ctx context.Context) error {
 
 // executeAt is execute for a request whose slot is known.
 func (e *engine) executeAt(ctx context.Context, slot Slot, tx *Tx, r *Request, f func(*Tx) error, wait patience) (ran bool, err error) {
+	var o owed
+	if ran, err = e.runAt(ctx, slot, tx, r, f, wait, &o); o.cell != nil {
+		if late := e.settleOwed(ctx, slot, &o, wait); late != nil {
+			return o.ran, late
+		}
+	}
+	return ran, err
+}
+
+// runAt is executeAt, but for what the reply waits for then.
+func (e *engine) runAt(ctx context.Context, slot Slot, tx *Tx, r *Request, f func(*Tx) error, wait patience, o *owed) (ran bool, err error) {
 	if err := e.mayCall(ctx); err != nil {
 		return false, err
 	}
@@ -477,13 +493,7 @@ func (e *engine) executeAt(ctx context.Context, slot Slot, tx *Tx, r *Request, f
 		var h *hold
 		if c := e.cell(slot); c != nil {
 			var done bool
-			var o owed
-			if done, ran, h, err = e.try(ctx, c, slot, tx, r, f, wait, &o); done {
-				if o.cell != nil {
-					if late := e.settleOwed(ctx, slot, &o, wait); late != nil {
-						return o.ran, late
-					}
-				}
+			if done, ran, h, err = e.try(ctx, c, slot, tx, r, f, wait, o); done {
 				return ran, err
 			}
 			if r.FromReplica && r.ReadOnly && h == nil {
@@ -558,7 +568,7 @@ func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, tx *Tx, r *Req
 		return true, ran, nil, leaseOver(slot) // an error, too, tells of what another node may have changed
 	}
 	if needs > 0 {
-		*o = owed{cell: c, turn: turn, lease: l, mark: e.repl.seen(c), n: r.AckReplicas, ran: ran}
+		*o = owed{cell: c, turn: turn, lease: l, mark: e.repl.seen(c), n: r.AckReplicas, slot: slot, ran: ran}
 	}
 	return true, ran || err == nil, nil, err
 }

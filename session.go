@@ -13,7 +13,10 @@ type Session struct {
 	tx   Tx
 	busy bool
 	last logMark // after the last request that has written
+	owes []owed  // by requests that were run with Later
 }
+
+const sessionOwesMax = 4096 // requests with Later; at the bound one more waits by itself
 
 // Session implements Node.
 func (n *node) Session() *Session { return &Session{n: n} }
@@ -26,7 +29,13 @@ func (s *Session) Execute(ctx context.Context, r *Request, f func(*Tx) error) er
 		return s.n.opError(r, false, ErrInTx)
 	}
 	s.busy = true
-	ran, err := s.n.engine.execute(ctx, &s.tx, r, f, waitHold)
+	var ran bool
+	var err error
+	if r.Later && len(s.owes) < sessionOwesMax {
+		ran, err = s.runLater(ctx, r, f)
+	} else {
+		ran, err = s.n.engine.execute(ctx, &s.tx, r, f, waitHold)
+	}
 	s.busy = false
 	if !r.ReadOnly && s.n.repl.keeping.Load() {
 		s.last = s.n.repl.end()
@@ -35,6 +44,41 @@ func (s *Session) Execute(ctx context.Context, r *Request, f func(*Tx) error) er
 		return s.n.opError(r, ran, err)
 	}
 	return nil
+}
+
+func (s *Session) runLater(ctx context.Context, r *Request, f func(*Tx) error) (ran bool, err error) {
+	slot, err := r.slot(s.n.engine.maxKey)
+	if err != nil {
+		return false, err
+	}
+	var o owed
+	if ran, err = s.n.engine.runAt(ctx, slot, &s.tx, r, f, waitHold, &o); o.cell != nil {
+		s.owes = append(s.owes, o)
+	}
+	return ran, err
+}
+
+// Owed is how many requests with Later wait for Settle: those of a node whose
+// replies wait for replicas, and since the last Settle.
+func (s *Session) Owed() int { return len(s.owes) }
+
+// Settle waits until the replicas have what the requests with Later have written,
+// and seen. It returns how many of the Owed ones, in their order, may be answered
+// as their calls have returned; err says why the next one may not, nor any after
+// it: it is an *OpError, with Outcome Unknown where the request has written. Then
+// nothing is owed any more.
+func (s *Session) Settle(ctx context.Context) (settled int, err error) {
+	for i := range s.owes {
+		o := &s.owes[i]
+		if err = s.n.engine.settleOwed(ctx, o.slot, o, waitHold); err != nil {
+			err = &OpError{Op: "settle", Slot: o.slot, Node: s.n.ID(), Outcome: outcomeOf(o.ran), Err: err}
+			break
+		}
+		settled++
+	}
+	clear(s.owes)
+	s.owes = s.owes[:0]
+	return settled, err
 }
 
 // Wait waits until so many members besides the primary have all that this session

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/slotmesh/slotmesh/transport"
 	"github.com/stretchr/testify/require"
 )
 
@@ -201,5 +202,41 @@ func TestSlotsMoveToAShardThatFailsOver(t *testing.T) {
 			p, r := shardOf(i)
 			level(t, 2*driverNT, p, r)
 		}
+	})
+}
+
+// Many requests that are answered together wait once.
+func TestASessionSettlesManyRequestsTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes, f := formShardOn(t, 3, Config{AckReplicas: 1})
+		a := nodes[0]
+		until(t, driverNT, "all in sync", func() bool { return len(a.Status().Replication.InSync) == 3 })
+		for _, b := range nodes[1:] {
+			f.SetBoth(a.addr[:1], b.addr[:1], transport.Link{Delay: 10 * time.Millisecond})
+		}
+		s := a.Session()
+		began := time.Now()
+		for i := range 200 {
+			key := fmt.Sprint("key", i)
+			require.NoError(t, s.Execute(t.Context(), &Request{Keys: []string{key}, Later: true}, func(tx *Tx) error { return tx.Put(key, nil) }))
+		}
+		require.Equal(t, 200, s.Owed())
+		require.Zero(t, time.Since(began))
+		settled, err := s.Settle(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 200, settled)
+		require.Zero(t, s.Owed())
+		require.Less(t, time.Since(began), 100*time.Millisecond)
+
+		require.NoError(t, s.Execute(t.Context(), &Request{Keys: []string{"x"}, Later: true}, func(tx *Tx) error { return tx.Put("x", nil) }))
+		_, err = s.Settle(t.Context())
+		require.NoError(t, err)
+		f.Partition([]string{a.addr[:1]}, []string{nodes[1].addr[:1], nodes[2].addr[:1]})
+		require.NoError(t, s.Execute(t.Context(), &Request{Keys: []string{"y"}, Later: true}, func(tx *Tx) error { return tx.Put("y", nil) }))
+		settled, err = s.Settle(t.Context())
+		var op *OpError
+		require.ErrorAs(t, err, &op)
+		require.Equal(t, Unknown, op.Outcome)
+		require.Zero(t, settled)
 	})
 }

@@ -267,7 +267,7 @@ type outliving struct {
 
 func (s outliving) Incarnation() uint64 { return s.id }
 
-func TestAStoreThatOutlivesItsProcessNeedsNoCopy(t *testing.T) {
+func TestAStoreThatOutlivesItsProcessIsTheSameMember(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
 		stores := []store.Store{outliving{store.NewMemory(), 1}, outliving{store.NewMemory(), 2}}

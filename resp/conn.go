@@ -42,6 +42,7 @@ type Conn struct {
 	keyAt     []int
 	run       func(*slotmesh.Tx) error // runs call; made once
 	runErr    error
+	owedAt    []int // where in reply those begin that wait for replicas
 	noReply   replyMode
 	began     int  // where in reply the running command's begins
 	inExec    bool // a command of EXEC runs: it does not wait
@@ -199,12 +200,30 @@ func (c *Conn) flush() error {
 	if !c.writing {
 		return nil
 	}
+	c.settleReplies()
 	c.settleTally() // who has a reply finds it counted
 	err := c.write(c.reply.bytes())
 	c.reply.clear()
 	c.began, c.writing = 0, false
 	c.writeMu.Unlock()
 	return err
+}
+
+// settleReplies waits until replicas have what the replies tell of, where the node
+// is to wait for them: once for all commands that came together. From the first one
+// on that may not be answered the replies go, and the connection ends: what came of
+// those commands is unknown.
+func (c *Conn) settleReplies() {
+	if c.session.Owed() == 0 {
+		return
+	}
+	settled, err := c.session.Settle(c.ctx)
+	if err != nil {
+		c.reply.truncate(c.owedAt[settled])
+		c.reply.Error(c.server.errorText(err))
+		c.quit = true
+	}
+	c.owedAt = c.owedAt[:0]
 }
 
 // write writes to the client, under writeMu. One that does not read for too long
@@ -413,8 +432,12 @@ func (c *Conn) execute(command *Command, args [][]byte, asking bool) (*waitFor, 
 	}
 	c.call = Call{Args: args, Reply: &c.reply, command: command, conn: c, compiled: c.compile(command, args)}
 	began := c.reply.size()
+	r.Later, r.FromReplica = !c.inExec, c.readOnly
 	if err = c.session.Execute(c.ctx, r, c.run); err != nil {
 		c.reply.truncate(began)
+	}
+	if c.session.Owed() > len(c.owedAt) {
+		c.owedAt = append(c.owedAt, c.began)
 	}
 	c.serving.end(err)
 	wait := c.call.wait
@@ -469,6 +492,8 @@ func (s *Server) errorText(err error) string {
 		return "TRYAGAIN " + cause(err, slotmesh.ErrTryAgain)
 	case errors.Is(err, slotmesh.ErrClusterDown):
 		return "CLUSTERDOWN " + cause(err, slotmesh.ErrClusterDown)
+	case errors.Is(err, slotmesh.ErrNoReplicas):
+		return "NOREPLICAS Not enough good replicas to write."
 	case errors.Is(err, slotmesh.ErrTooLarge):
 		return "ERR " + cause(err, slotmesh.ErrTooLarge)
 	case errors.Is(err, context.Canceled), errors.Is(err, slotmesh.ErrClosed):
