@@ -11,8 +11,8 @@ import (
 )
 
 // Commands on all keys of the node, and on the server. A node's keys are those
-// of the slots that it owns or imports, and of those that nobody owns: what is
-// staged for a hand-over is not there yet.
+// of the slots that it, or the primary that it follows, owns, that it imports, and
+// that nobody owns: what is staged for a hand-over is not there yet.
 
 func serverCommands() []Command {
 	const admin = AdminFlag | NoScript
@@ -25,8 +25,6 @@ func serverCommands() []Command {
 		{Name: "flushdb", Arity: -1, Flags: Write, Conn: flushAll, Group: "server", Since: "1.0.0", Summary: "Remove all keys of this node", Complexity: "O(N) where N is the number of keys"},
 		{Name: "swapdb", Arity: 3, Flags: Write | Fast, Conn: swapDB, Group: "server", Since: "4.0.0", Summary: "Refused: a cluster has one database", Complexity: "O(1)"},
 		{Name: "time", Arity: 1, Flags: Loading | Stale | Fast, Conn: timeOfDay, Group: "server", Since: "2.6.0", Summary: "Return the time of the server", Complexity: "O(1)"},
-		{Name: "wait", Arity: 3, Flags: NoScript, Conn: wait, Group: "generic", Since: "3.0.0", Summary: "Wait until replicas have what this connection has written", Complexity: "O(1)"},
-		{Name: "role", Arity: 1, Flags: NoScript | Loading | Stale | Fast, Conn: role, Group: "server", Since: "2.8.12", Summary: "Return what the node is in replication", Complexity: "O(1)"},
 		{Name: "lolwut", Arity: -1, Flags: ReadOnly | Fast, Conn: lolwut, Group: "server", Since: "5.0.0", Summary: "Show the version", Complexity: "O(1)"},
 		{Name: "lastsave", Arity: 1, Flags: Loading | Stale | Fast, Conn: lastSave, Group: "server", Since: "1.0.0", Summary: "Return when the data was last saved", Complexity: "O(1)"},
 		{Name: "save", Arity: 1, Flags: admin | NoAsyncLoading | NoMulti, Conn: save, Group: "server", Since: "1.0.0", Summary: "Save the data, where the application can", Complexity: "O(N) where N is the number of keys"},
@@ -47,10 +45,10 @@ func serverCommands() []Command {
 
 // visible are the slots whose keys here are this node's.
 func (s *Server) visible() slotmesh.SlotSet {
-	table, self := s.node.Table(), s.node.ID()
+	table, self := s.node.Table(), s.self()
 	var others slotmesh.SlotSet
 	for r, owner := range table.All() {
-		if owner.ID != self {
+		if owner.ID != self.ID && owner.ID != self.primary {
 			others.AddRange(r)
 		}
 	}
@@ -273,6 +271,9 @@ func flushAll(c *Conn, args [][]byte) error {
 	if len(args) > 2 || len(args) == 2 && !equalFold(args[1], "sync") && !equalFold(args[1], "async") {
 		return errSyntax
 	}
+	if c.server.isReplica() {
+		return errReadOnly
+	}
 	return c.ok(c.server.trackers.flush(c.flushSlots))
 }
 
@@ -317,34 +318,6 @@ func timeOfDay(c *Conn, args [][]byte) error {
 	c.reply.Array(2)
 	c.reply.BulkString(strconv.FormatInt(now.Unix(), 10))
 	c.reply.BulkString(strconv.Itoa(now.Nanosecond() / 1000))
-	return nil
-}
-
-// wait is WAIT where there are no replicas: none ever has what was written, and
-// who asks for some waits as long as it says.
-func wait(c *Conn, args [][]byte) error {
-	want, ok := parseInt(args[1])
-	if !ok {
-		return errNotInteger
-	}
-	d, err := parseTimeout(args[2])
-	if err != nil {
-		return err
-	}
-	if want > 0 {
-		if err := c.park(d, nil); err != nil {
-			return err
-		}
-	}
-	c.reply.Int(0)
-	return nil
-}
-
-func role(c *Conn, args [][]byte) error {
-	c.reply.Array(3)
-	c.reply.BulkString("master")
-	c.reply.Int(0)
-	c.reply.Array(0)
 	return nil
 }
 

@@ -365,7 +365,7 @@ func (c *Conn) takeServed(w *waiter) error {
 // serveWaiters serves all who wait for the keys of w, among them w, if there is
 // something.
 func (c *Conn) serveWaiters(w *waiter) error {
-	r := slotmesh.Request{Name: w.command.Name, Keys: w.keys, Asking: w.asking}
+	r := slotmesh.Request{Name: w.command.Name, Keys: w.keys, Asking: w.asking, AckReplicas: c.server.ackReplicas(false)}
 	if err := c.beforeSlot(&r); err != nil {
 		return err
 	}

@@ -18,9 +18,8 @@ import (
 // changes it waits for the decision of the cluster, and until the others know.
 
 const (
-	errSlot      Error = "ERR Invalid or out of range slot"
-	errSetSlot   Error = "ERR Invalid CLUSTER SETSLOT action or number of arguments. Try CLUSTER HELP"
-	errNoReplica Error = "ERR This server keeps no replicas"
+	errSlot    Error = "ERR Invalid or out of range slot"
+	errSetSlot Error = "ERR Invalid CLUSTER SETSLOT action or number of arguments. Try CLUSTER HELP"
 )
 
 // mayServe refuses a request while a slot of the cluster, any slot, is not
@@ -147,9 +146,8 @@ type member struct {
 // owners is who has which slots by a table: worked out once per table, for
 // clients ask for it again and again. It must not be changed.
 type owners struct {
-	table   slotmesh.SlotTable
-	primary map[slotmesh.ShardID]slotmesh.NodeID // of shards with slots
-	slots   map[slotmesh.NodeID]*slotmesh.SlotSet
+	table slotmesh.SlotTable
+	slots map[slotmesh.NodeID]*slotmesh.SlotSet
 }
 
 func (s *Server) owners() *owners {
@@ -157,9 +155,8 @@ func (s *Server) owners() *owners {
 	if kept := s.shown.Load(); kept != nil && kept.table == table {
 		return kept
 	}
-	o := &owners{table, map[slotmesh.ShardID]slotmesh.NodeID{}, map[slotmesh.NodeID]*slotmesh.SlotSet{}}
+	o := &owners{table, map[slotmesh.NodeID]*slotmesh.SlotSet{}}
 	for _, shard := range table.Shards() {
-		o.primary[shard.ID] = shard.Primary
 		o.slots[shard.Primary] = &shard.Slots
 	}
 	s.shown.Store(o)
@@ -172,12 +169,9 @@ func (s *Server) members() []member {
 	infos := o.table.Nodes()
 	out := make([]member, len(infos))
 	for i, n := range infos {
-		m := member{NodeInfo: n, slots: o.slots[n.ID]}
+		m := member{NodeInfo: n, primary: n.Primary, slots: o.slots[n.ID]}
 		if m.slots == nil {
 			m.slots = &slotmesh.SlotSet{}
-		}
-		if p, ok := o.primary[n.Shard]; ok && p != n.ID {
-			m.primary = p
 		}
 		s.locate(&m)
 		out[i] = m
@@ -378,6 +372,7 @@ func clusterSlots(c *Conn, args [][]byte) error {
 
 func clusterShards(c *Conn, args [][]byte) error {
 	all := c.server.members()
+	seen := c.server.seen()
 	byShard := map[slotmesh.ShardID][]*member{}
 	var order []slotmesh.ShardID
 	for i := range all {
@@ -392,13 +387,13 @@ func clusterShards(c *Conn, args [][]byte) error {
 		nodes := byShard[id]
 		// The primary comes first.
 		slices.SortStableFunc(nodes, func(a, b *member) int { return bytes.Compare(a.primary[:], b.primary[:]) })
-		c.shard(nodes)
+		c.shard(nodes, seen)
 	}
 	return nil
 }
 
 // shard writes an element of CLUSTER SHARDS.
-func (c *Conn) shard(nodes []*member) {
+func (c *Conn) shard(nodes []*member, seen map[slotmesh.NodeID]seenReplica) {
 	r := &c.reply
 	r.Map(2)
 	r.BulkString("slots")
@@ -415,8 +410,11 @@ func (c *Conn) shard(nodes []*member) {
 		if !m.primary.IsZero() {
 			role = "replica"
 		}
-		if m.Failed {
+		switch at := seen[m.ID]; {
+		case m.Failed:
 			health = "fail"
+		case at.loading:
+			health = "loading"
 		}
 		r.Map(7)
 		r.BulkString("id")
@@ -430,7 +428,7 @@ func (c *Conn) shard(nodes []*member) {
 		r.BulkString("role")
 		r.BulkString(role)
 		r.BulkString("replication-offset")
-		r.Int(0)
+		r.Int(int64(seen[m.ID].offset))
 		r.BulkString("health")
 		r.BulkString(health)
 	}
@@ -477,27 +475,6 @@ func (c *Conn) member(arg []byte) (*member, error) {
 		}
 	}
 	return nil, Error(fmt.Sprintf("ERR Unknown node %s", cText(arg)))
-}
-
-func clusterReplicas(c *Conn, args [][]byte) error {
-	m, err := c.member(args[2])
-	switch {
-	case err != nil:
-		return err
-	case !m.primary.IsZero():
-		return Error("ERR The specified node is not a master")
-	}
-	var lines [][]byte
-	for _, x := range c.server.members() {
-		if x.primary == m.ID {
-			lines = append(lines, c.server.appendNode(nil, &x))
-		}
-	}
-	c.reply.Array(len(lines))
-	for _, l := range lines {
-		c.reply.Bulk(l)
-	}
-	return nil
 }
 
 // clusterFailureReports says what this node knows of the voters' view: a majority
@@ -807,38 +784,10 @@ func clusterForget(c *Conn, args [][]byte) error {
 	if err != nil {
 		return Error(fmt.Sprintf("ERR Unknown node %s", cText(args[2])))
 	}
+	if self := c.server.self(); self.primary == id && !id.IsZero() {
+		return errForgetMaster
+	}
 	return c.ok(c.server.node.Admin().Forget(c.ctx, id, force))
-}
-
-func clusterReplicate(c *Conn, args [][]byte) error {
-	m, err := c.member(args[2])
-	switch {
-	case err != nil:
-		return err
-	case m.Self:
-		return Error("ERR Can't replicate myself")
-	case !m.primary.IsZero():
-		return Error("ERR I can only replicate a master, not a replica.")
-	}
-	keys, err := c.server.countKeys()
-	if err != nil {
-		return err
-	}
-	own := c.server.node.Table().Slots(c.server.node.ID())
-	if keys > 0 || !own.Empty() {
-		return Error("ERR To set a master the node must be empty and without assigned slots.")
-	}
-	return errNoReplica
-}
-
-func clusterFailover(c *Conn, args [][]byte) error {
-	switch {
-	case len(args) > 3:
-		return wrongSubcommand("CLUSTER", string(args[1]))
-	case len(args) == 3 && !equalFold(args[2], "force") && !equalFold(args[2], "takeover"):
-		return errSyntax
-	}
-	return Error("ERR You should send CLUSTER FAILOVER to a replica")
 }
 
 func clusterReset(c *Conn, args [][]byte) error {

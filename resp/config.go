@@ -119,9 +119,18 @@ func settingsTable() []setting {
 		number("port", "6379", 0, 65535, settingFixed),
 		memorySize("proto-max-bulk-len", "536870912"),
 		yesNo("protected-mode", "yes", settingShown),
+		number("min-replicas-max-lag", "10", 0, math.MaxInt32, settingShown),
+		number("min-replicas-to-write", "0", 0, 100, settingLive),
 		memorySize("repl-backlog-size", "1048576"),
+		number("repl-backlog-ttl", "3600", 0, math.MaxInt32, settingShown),
+		yesNo("repl-diskless-sync", "yes", settingShown),
+		number("repl-diskless-sync-delay", "5", 0, math.MaxInt32, settingShown),
+		number("repl-ping-replica-period", "10", 1, math.MaxInt32, settingShown),
 		number("repl-timeout", "60", 1, math.MaxInt32, settingShown),
+		number("replica-priority", "100", 0, math.MaxInt32, settingShown),
 		yesNo("replica-read-only", "yes", settingShown),
+		yesNo("replica-serve-stale-data", "yes", settingShown),
+		text("replicaof", "", settingFixed),
 		text("requirepass", "", settingLive),
 		{name: "save", value: "3600 1 300 100 60 10000", kind: settingSave},
 		number("set-max-intset-entries", "512", 0, most, settingShown),
@@ -143,12 +152,13 @@ type settings struct {
 	byName map[string]*setting // guarded by mu
 
 	// Copies for those who read them at every command.
-	slowerThan atomic.Int64 // microseconds; below 0: nothing is slow
-	slowMax    atomic.Int64
-	maxClients atomic.Int64
-	trackMax   atomic.Int64 // keys that clients cache; 0: as many as they like
-	password   atomic.Pointer[string]
-	coverage   atomic.Bool // nothing is served while a slot is not
+	slowerThan  atomic.Int64 // microseconds; below 0: nothing is slow
+	slowMax     atomic.Int64
+	maxClients  atomic.Int64
+	trackMax    atomic.Int64 // keys that clients cache; 0: as many as they like
+	minReplicas atomic.Int64 // members that must have a write before it is acknowledged
+	password    atomic.Pointer[string]
+	coverage    atomic.Bool // nothing is served while a slot is not
 }
 
 // init fills in what the application says.
@@ -210,6 +220,8 @@ func (s *settings) apply(row *setting) {
 		s.maxClients.Store(n)
 	case "tracking-table-max-keys":
 		s.trackMax.Store(n)
+	case "min-replicas-to-write":
+		s.minReplicas.Store(n)
 	case "requirepass":
 		password := row.value
 		s.password.Store(&password)

@@ -427,6 +427,7 @@ func (c *Conn) execute(command *Command, args [][]byte, asking bool) (*waitFor, 
 		r.Keys = append(r.Keys, view(args[i]))
 	}
 	r.Name, r.ReadOnly, r.Asking = command.Name, !command.writes(), asking || command.has(Asking)
+	r.FromReplica, r.AckReplicas = c.readOnly, c.server.ackReplicas(r.ReadOnly)
 	if err := c.beforeSlot(r); err != nil {
 		return nil, err
 	}
@@ -488,6 +489,8 @@ func (s *Server) errorText(err error) string {
 		return adminText(admin)
 	case errors.As(err, &command):
 		return command.Error()
+	case errors.Is(err, slotmesh.ErrNoReplicas):
+		return string(errNoReplicas)
 	case errors.Is(err, slotmesh.ErrTryAgain):
 		return "TRYAGAIN " + cause(err, slotmesh.ErrTryAgain)
 	case errors.Is(err, slotmesh.ErrClusterDown):

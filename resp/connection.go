@@ -206,7 +206,7 @@ func hello(c *Conn, args [][]byte) error {
 	r.BulkString("mode")
 	r.BulkString(c.server.mode())
 	r.BulkString("role")
-	r.BulkString("master")
+	r.BulkString(c.server.role())
 	r.BulkString("modules")
 	r.Array(0)
 	return nil

@@ -191,17 +191,6 @@ func (p *pubSub) counts() (channels, patterns, sharded int) {
 	return len(p.channels), len(p.patterns), len(p.sharded)
 }
 
-func (s *Server) infoReplication(b *infoText) {
-	b.line("role", "master")
-	b.line("connected_slaves", 0)
-	b.line("master_failover_state", "no-failover")
-	b.line("master_replid", s.runID)
-	b.line("master_replid2", strings.Repeat("0", 40))
-	b.line("master_repl_offset", 0)
-	b.line("second_repl_offset", -1)
-	b.line("repl_backlog_active", 0)
-}
-
 func (s *Server) infoCPU(b *infoText) {
 	if system, user, ok := cpuTime(); ok {
 		b.line("used_cpu_sys", fmt.Sprintf("%.6f", system.Seconds()))

@@ -102,7 +102,7 @@ func watch(c *Conn, args [][]byte) error {
 	if c.tx.open {
 		return Error("ERR WATCH inside MULTI is not allowed")
 	}
-	r := slotmesh.Request{Name: "watch", ReadOnly: true, Asking: c.wasAsking}
+	r := slotmesh.Request{Name: "watch", ReadOnly: true, Asking: c.wasAsking, FromReplica: c.readOnly}
 	for _, a := range args[1:] {
 		r.Keys = append(r.Keys, string(a))
 	}
@@ -170,7 +170,7 @@ func (c *Conn) enqueue(command *Command, args [][]byte) (err error) {
 
 // probe asks whether the keys of a command are served here.
 func (c *Conn) probe(command *Command, args [][]byte) error {
-	r := slotmesh.Request{Name: command.Name, ReadOnly: true, Asking: c.tx.asking || command.has(Asking)}
+	r := slotmesh.Request{Name: command.Name, ReadOnly: true, Asking: c.tx.asking || command.has(Asking), FromReplica: c.readOnly && !command.writes()}
 	for _, i := range c.keyAt {
 		r.Keys = append(r.Keys, string(args[i]))
 	}
@@ -286,7 +286,7 @@ const errDirty Error = "ERR a watched key has changed"
 
 // execKeyed runs the commands with keys of a part of the queue, all or none.
 func (c *Conn) execKeyed(t *transaction, part []queued, replies [][]byte) error {
-	r := slotmesh.Request{Name: "exec", ReadOnly: true, Asking: t.asking}
+	r := slotmesh.Request{Name: "exec", ReadOnly: true, Asking: t.asking, FromReplica: c.readOnly}
 	for i := range part {
 		q := &part[i]
 		if !q.keyed {
@@ -305,6 +305,7 @@ func (c *Conn) execKeyed(t *transaction, part []queued, replies [][]byte) error 
 	if len(r.Keys) == 0 {
 		return nil
 	}
+	r.AckReplicas = c.server.ackReplicas(r.ReadOnly)
 	if err := c.beforeSlot(&r); err != nil {
 		return err
 	}

@@ -72,26 +72,27 @@ type Config struct {
 
 // Server serves clients. [Start] makes one.
 type Server struct {
-	cfg      Config
-	node     slotmesh.Node
-	table    *commandTable
-	listener net.Listener
-	log      *slog.Logger
-	started  time.Time
-	stats    stats
-	blocked  waitList
-	pause    pauseState
-	pubSub   pubSub
-	trackers trackers
-	scripts  scripts
-	moving   moving
-	sockets  sockets
-	settings settings
-	slow     slowLog
-	runID    string
-	lastSave atomic.Int64 // Unix seconds; the start counts as one, as in Redis
-	saving   atomic.Bool  // by BGSAVE
-	peak     atomic.Int64 // bytes of memory used, at most, when somebody looked
+	cfg       Config
+	node      slotmesh.Node
+	table     *commandTable
+	listener  net.Listener
+	log       *slog.Logger
+	started   time.Time
+	stats     stats
+	blocked   waitList
+	pause     pauseState
+	pubSub    pubSub
+	trackers  trackers
+	scripts   scripts
+	moving    moving
+	sockets   sockets
+	settings  settings
+	slow      slowLog
+	runID     string
+	lastSave  atomic.Int64 // Unix seconds; the start counts as one, as in Redis
+	saving    atomic.Bool  // by BGSAVE
+	failovers failovers
+	peak      atomic.Int64 // bytes of memory used, at most, when somebody looked
 
 	importers importers
 	shown     atomic.Pointer[owners]

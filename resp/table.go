@@ -19,6 +19,7 @@ func Commands() []Command {
 		clusterCommands(),
 		migrateCommands(),
 		serverCommands(),
+		replicationCommands(),
 		pubSubCommands(),
 		scriptCommands(),
 	)

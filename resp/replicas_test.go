@@ -1,0 +1,315 @@
+package resp
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/slotmesh/slotmesh"
+	"github.com/stretchr/testify/require"
+)
+
+// replicated are nodes that have formed a cluster of shards with a replica each.
+// Each primary is followed by the node behind it: 1 follows 0, 3 follows 2.
+func replicated(t *testing.T, shards int, cfg slotmesh.Config) *fronts {
+	t.Helper()
+	f := newFronts(t)
+	for i := range 2 * shards {
+		cfg.Seeds = append(cfg.Seeds, string(rune('a'+i))+":1")
+	}
+	cfg.Primaries, cfg.Replicas = shards, 1
+	for range 2 * shards {
+		f.start(cfg)
+	}
+	for _, n := range f.nodes {
+		require.NoError(t, n.Ready(t.Context()))
+	}
+	f.within(frontNT, "all see who follows whom", func() bool {
+		for _, n := range f.nodes {
+			if len(f.pairs(n)) != shards {
+				return false
+			}
+		}
+		return true
+	})
+	return f
+}
+
+// pairs are the replicas that a node sees, by their number, with their primaries.
+func (f *fronts) pairs(by slotmesh.Node) map[int]int {
+	at := map[slotmesh.NodeID]int{}
+	for i, n := range f.nodes {
+		at[n.ID()] = i
+	}
+	all := map[int]int{}
+	for _, m := range by.Table().Nodes() {
+		if !m.Primary.IsZero() {
+			all[at[m.ID]] = at[m.Primary]
+		}
+	}
+	return all
+}
+
+// pair is a replica, and the primary that it follows.
+func (f *fronts) pair() (replica, primary int) {
+	for r, p := range f.pairs(f.nodes[0]) {
+		return r, p
+	}
+	f.t.Fatal("there is no replica")
+	return 0, 0
+}
+
+// field is a line of INFO replication.
+func (c *testClient) field(name string) string {
+	for line := range strings.Lines(c.do("INFO replication")) {
+		if value, ok := strings.CutPrefix(strings.TrimSpace(line), name+":"); ok {
+			return value
+		}
+	}
+	return "(no " + name + ")"
+}
+
+func TestReplicasAreShown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := replicated(t, 2, slotmesh.Config{})
+		r, p := f.pair()
+		replica, primary := f.dial(r), f.dial(p)
+		key := f.key(p)
+		require.Equal(t, "OK", primary.do("SET", key, "v"))
+		require.Equal(t, "1", primary.do("WAIT 1 0"))
+		offset := primary.field("master_repl_offset")
+		require.NotEqual(t, "0", offset)
+
+		require.Equal(t, fmt.Sprintf("[master %s [[%s 6379 %s]]]", offset, string(rune('a'+r)), offset), primary.do("ROLE"))
+		require.Equal(t, fmt.Sprintf("[slave %s 6379 connected %s]", string(rune('a'+p)), offset), replica.do("ROLE"))
+		for name, want := range map[string]string{"role": "slave", "master_host": string(rune('a' + p)), "master_port": "6379", "master_link_status": "up",
+			"master_sync_in_progress": "0", "slave_read_repl_offset": offset, "connected_slaves": "0", "master_replid": primary.field("master_replid")} {
+			require.Equal(t, want, replica.field(name), name)
+		}
+		require.Equal(t, "1", primary.field("connected_slaves"))
+		require.Equal(t, fmt.Sprintf("ip=%s,port=6379,state=online,offset=%s,lag=0", string(rune('a'+r)), offset), primary.field("slave0"))
+		require.Contains(t, replica.do("HELLO 2"), "role replica")
+		require.Equal(t, "1", replica.do("DBSIZE"), "keys of its primary are its keys")
+
+		for _, n := range f.dialAll() {
+			nodes := n.do("CLUSTER NODES")
+			require.Regexp(t, f.id(r)+" "+f.addr(r)+`@1 (myself,)?slave `+f.id(p)+` `, nodes)
+			lines := n.do("CLUSTER REPLICAS "+f.id(p))
+			require.Equal(t, lines, n.do("CLUSTER SLAVES "+f.id(p)))
+			require.Contains(t, lines, f.id(r))
+			require.Equal(t, "ERR The specified node is not a master", n.do("CLUSTER REPLICAS "+f.id(r)))
+			require.Equal(t, "ERR Unknown node x", n.do("CLUSTER REPLICAS x"))
+			require.Contains(t, n.do("CLUSTER SLOTS"), fmt.Sprintf("[%s 6379 %s []] [%s 6379 %s []]]", string(rune('a'+p)), f.id(p), string(rune('a'+r)), f.id(r)))
+			require.Regexp(t, "id "+f.id(r)+" .* role replica replication-offset [0-9]+ health online", n.do("CLUSTER SHARDS"))
+			require.Equal(t, "0", n.do("CLUSTER COUNT-FAILURE-REPORTS "+f.id(r)))
+		}
+		require.Contains(t, primary.do("CLUSTER INFO"), "cluster_size:2")
+	})
+}
+
+func TestReadsOfAReplica(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := replicated(t, 2, slotmesh.Config{})
+		r, p := f.pair()
+		replica, primary := f.dial(r), f.dial(p)
+		key, other := f.key(p), f.key(2-p/2*2)
+		require.Equal(t, "OK", primary.do("SET", key, "v"))
+		require.Equal(t, "1", primary.do("WAIT 1 0"))
+		moved := f.moved(key, p)
+		for _, row := range [][2]string{
+			{"GET " + key, moved},
+			{"READONLY", "OK"},
+			{"GET " + key, "v"},
+			{"SET " + key + " x", moved},
+			{"EVAL_RO return(redis.call('GET',KEYS[1])) 1 " + key, "v"},
+			{"WATCH " + key, "OK"},
+			{"MULTI", "OK"},
+			{"GET " + key, "QUEUED"},
+			{"STRLEN " + key, "QUEUED"},
+			{"EXEC", "[v 1]"},
+			{"MULTI", "OK"},
+			{"GET " + key, "QUEUED"},
+			{"SET " + key + " x", moved},
+			{"EXEC", "EXECABORT Transaction discarded because of previous errors."},
+			{"BLPOP " + key + " 1", moved},
+			{"FLUSHALL", "READONLY You can't write against a read only replica."},
+			{"GET " + other, f.moved(other, 2-p/2*2)},
+			{"READWRITE", "OK"},
+			{"GET " + key, moved},
+			{"READONLY", "OK"},
+			{"RESET", "RESET"},
+			{"GET " + key, moved},
+		} {
+			require.Equal(t, row[1], replica.do(row[0]), row[0])
+		}
+		// One that has lost its primary does not show what it has for long.
+		require.Equal(t, "OK", replica.do("READONLY"))
+		f.faults.Cut(string(rune('a'+r)), string(rune('a'+p)))
+		f.within(2*frontNT, "the replica refers to its primary", func() bool { return replica.do("GET", key) != "v" })
+	})
+}
+
+func TestReplicateByHand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := threeFronts(t)
+		fresh := f.start(slotmesh.Config{Join: true})
+		a, n := f.dial(0), f.dial(fresh)
+		key := f.key(0)
+		require.Equal(t, "OK", a.do("SET", key, "v"))
+		require.Equal(t, "ERR Unknown node "+f.id(0), n.do("CLUSTER REPLICATE "+f.id(0)))
+		require.NoError(t, f.nodes[fresh].Admin().Meet(t.Context(), "a:1"))
+		f.within(5*frontNT, "it joins", func() bool {
+			return strings.Count(a.do("CLUSTER NODES"), "\n") == 4 && strings.Count(n.do("CLUSTER NODES"), "\n") == 4
+		})
+		for _, row := range [][3]string{
+			{"ERR Unknown node nobody", "CLUSTER REPLICATE", "nobody"},
+			{"ERR Unknown node " + strings.Repeat("0", 40), "CLUSTER REPLICATE", strings.Repeat("0", 40)},
+			{"ERR Can't replicate myself", "CLUSTER REPLICATE", f.id(fresh)},
+			{"ERR You should send CLUSTER FAILOVER to a replica", "CLUSTER FAILOVER", "FORCE"},
+			{"OK", "CLUSTER REPLICATE", f.id(0)},
+			{"OK", "CLUSTER REPLICATE", f.id(0)},
+		} {
+			require.Equal(t, row[0], n.do(row[1]+" "+row[2]), row)
+		}
+		b := f.dial(1)
+		require.Equal(t, "ERR To set a master the node must be empty and without assigned slots.", b.do("CLUSTER REPLICATE "+f.id(0)))
+		require.Equal(t, "ERR I can only replicate a master, not a replica.", b.do("CLUSTER REPLICATE "+f.id(fresh)))
+		f.within(2*frontNT, "it has the copy", func() bool { return n.field("master_link_status") == "up" && n.do("DBSIZE") == "1" })
+		for want, words := range map[string]string{
+			"ERR Can't forget my master!":                                                     "CLUSTER FORGET " + f.id(0),
+			"ERR Please use SETSLOT only with masters.":                                       "CLUSTER SETSLOT 1 STABLE",
+			"ERR Target node is not a master":                                                 "",
+			"ERR REPLICAOF not allowed in cluster mode.":                                      "REPLICAOF NO ONE",
+			"ERR FAILOVER not allowed in cluster mode. Use CLUSTER FAILOVER command instead.": "FAILOVER",
+		} {
+			if words == "" {
+				require.Equal(t, want, a.do("CLUSTER SETSLOT "+slotText(key)+" MIGRATING "+f.id(fresh)))
+				continue
+			}
+			require.Equal(t, want, n.do(words))
+		}
+		// It may follow another one, whose data it then has, and leave altogether.
+		require.Equal(t, "OK", n.do("CLUSTER REPLICATE "+f.id(1)))
+		f.within(5*frontNT, "it follows another one", func() bool {
+			return n.field("master_host") == "b" && n.field("master_link_status") == "up" && n.do("DBSIZE") == "0"
+		})
+		require.Equal(t, "OK", n.do("CLUSTER REPLICATE "+f.id(0)))
+		f.within(5*frontNT, "and the first again", func() bool { return n.do("DBSIZE") == "1" && n.field("master_link_status") == "up" })
+		require.Equal(t, "OK", n.do("CLUSTER RESET"))
+		require.Equal(t, "0", n.do("DBSIZE"))
+		require.Equal(t, "master", n.field("role"))
+		require.NotContains(t, n.do("CLUSTER NODES"), f.id(0))
+	})
+}
+
+// An operator's failover, forth and back: whoever is asked twice does it once, and
+// clients that wait get exactly one reply.
+func TestFailoverByHand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := replicated(t, 1, slotmesh.Config{})
+		r, p := f.pair()
+		for range 3 {
+			replica, primary := f.dial(r), f.dial(p)
+			blocked, waits := f.dial(p), f.dial(p)
+			require.Equal(t, "ERR You should send CLUSTER FAILOVER to a replica", primary.do("CLUSTER FAILOVER"))
+			require.Equal(t, "ERR syntax error", replica.do("CLUSTER FAILOVER SOON"))
+			blocked.send("BLPOP list 0")
+			f.waiting(p, 1)
+			require.Equal(t, "OK", waits.do("SET", "k", fmt.Sprint(r)))
+			waits.send("WAIT 2 0")
+			f.within(frontNT, "WAIT waits", func() bool { return strings.Contains(primary.do("CLIENT LIST"), "cmd=wait") })
+			synctest.Wait()
+
+			began := time.Now()
+			for range 3 {
+				require.Equal(t, "OK", replica.do("CLUSTER FAILOVER"))
+			}
+			f.within(frontNT, "it leads", func() bool { return strings.HasPrefix(replica.do("ROLE"), "[master") })
+			t.Logf("after %v", time.Since(began))
+			require.Equal(t, f.moved("list", r), blocked.read())
+			require.Equal(t, "PONG", blocked.do("PING"), "no second reply")
+			require.Equal(t, "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)", waits.read())
+			require.Equal(t, "PONG", waits.do("PING"), "no second reply")
+			f.within(frontNT, "it serves", func() bool { return replica.do("GET k") == fmt.Sprint(r) })
+			f.within(2*frontNT, "the old one follows", func() bool { return primary.field("master_link_status") == "up" })
+			r, p = p, r
+		}
+	})
+}
+
+// valkey/valkey#3996: a FORCE while another failover runs began the election anew,
+// and again.
+func TestFailoverForceWhileAnotherRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := replicated(t, 2, slotmesh.Config{})
+		r, _ := f.pair()
+		replica := f.dial(r)
+		epoch := f.nodes[r].Status().Epoch
+		for _, mode := range []string{"", " FORCE", "", " FORCE", " FORCE"} {
+			got := replica.do("CLUSTER FAILOVER" + mode)
+			require.Contains(t, []string{"OK", string(errNoMaster)}, got)
+		}
+		f.within(2*frontNT, "it leads", func() bool { return replica.field("role") == "master" && replica.do("SET", f.key(r), "v") == "OK" })
+		time.Sleep(5 * frontNT)
+		require.Equal(t, "master", replica.field("role"))
+		require.LessOrEqual(t, f.nodes[r].Status().Epoch, epoch+2)
+	})
+}
+
+// redis/redis#12439, valkey-io/valkey#743: WAIT counts what its own connection has
+// written, and tells how many have it, however few.
+func TestWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := replicated(t, 1, slotmesh.Config{})
+		r, p := f.pair()
+		c, idle := f.dial(p), f.dial(p)
+		require.Equal(t, "ERR WAIT cannot be used with replica instances. Please also note that since Redis 4.0 if a replica is configured to be writable (which is not the default) writes to replicas are just local and are not propagated.",
+			f.dial(r).do("WAIT 0 0"))
+		c.check([][2]string{
+			{"WAIT x 0", "ERR value is not an integer or out of range"},
+			{"WAIT 1 -1", "ERR timeout is negative"},
+			{"SET k v", "OK"},
+			{"WAIT 1 0", "1"},
+			{"WAIT -1 0", "1"},
+			{"MULTI", "OK"}, {"SET k w", "QUEUED"}, {"WAIT 5 0", "QUEUED"},
+		}...)
+		require.Contains(t, []string{"[OK 0]", "[OK 1]"}, c.do("EXEC"), "nobody waits in a transaction")
+		began := time.Now()
+		require.Equal(t, "1", c.do("WAIT 2 700"))
+		require.InDelta(t, 700, time.Since(began).Milliseconds(), 20)
+
+		// Replies keep their order, and a client that goes ends its wait.
+		f.faults.Cut(string(rune('a'+r)), string(rune('a'+p)))
+		c.send("SET k x")
+		c.send("WAIT 1 300")
+		c.send("GET k")
+		require.Equal(t, []string{"OK", "0", "x"}, []string{c.read(), c.read(), c.read()})
+		gone := f.dial(p)
+		require.Equal(t, "OK", gone.do("SET k y"))
+		gone.send("WAIT 1 0")
+		synctest.Wait()
+		gone.nc.Close()
+		require.Contains(t, []string{"0", "1"}, idle.do("WAIT 1 1"), "what others write is not waited for")
+	})
+}
+
+func TestWritesWithTooFewReplicas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := replicated(t, 1, slotmesh.Config{})
+		_, p := f.pair()
+		c := f.dial(p)
+		f.within(frontNT, "the replica is in sync", func() bool { return len(f.nodes[p].Status().Replication.InSync) == 2 })
+		c.check([][2]string{
+			{"CONFIG SET min-replicas-to-write 2", "OK"},
+			{"SET k v", "NOREPLICAS Not enough good replicas to write."},
+			{"MULTI", "OK"}, {"SET k v", "QUEUED"}, {"EXEC", "NOREPLICAS Not enough good replicas to write."},
+			{"GET k", "(nil)"},
+			{"CONFIG SET min-replicas-to-write 1", "OK"},
+			{"SET k v", "OK"},
+			{"GET k", "v"},
+		}...)
+		require.Equal(t, "1", c.field("min_slaves_good_slaves"))
+	})
+}
