@@ -229,8 +229,17 @@ func (s *state) takes(now time.Duration, shard ShardID, e Epoch) (output, bool) 
 func (s *state) storeIs(now time.Duration, incarnation uint64, holdsCopy bool) output {
 	s.begin(now)
 	s.holdsCopy = holdsCopy
+	if incarnation != s.self.Store {
+		// What it has been promised, or has won, was for the member that it was.
+		if s.stand != nil {
+			s.withdraw()
+		}
+		if s.lead != nil {
+			s.stepDown()
+		}
+		s.knownRecord = nil
+	}
 	s.changeFacts(func(e *peerEntry) { e.Store = incarnation })
-	s.knownRecord = nil
 	return s.end()
 }
 

@@ -60,6 +60,7 @@ type simLedger struct {
 	reached map[string]int                     // rare states, by name
 	entries uint64                             // appended to logs
 	log     map[simEntryKey]uint64             // RP2: which entry is where
+	won     map[simGiverKey]Epoch              // by whom a shard has been taken over last
 }
 
 type (
@@ -141,7 +142,7 @@ func (l *simLedger) init() {
 	l.started = map[simEpochKey]bool{}
 	l.met = map[simMetKey]bool{}
 	l.reached = map[string]int{}
-	l.log = map[simEntryKey]uint64{}
+	l.log, l.won = map[simEntryKey]uint64{}, map[simGiverKey]Epoch{}
 }
 
 // reach notes that a rare state has been seen: a campaign that never sees one
@@ -189,8 +190,7 @@ func (w *simWorld) checkAck(n *simNode, op simPending) {
 		op.epoch = c.reignEpoch // it ran before, and the first lease covers it
 	}
 	key := simAckKey{op.move, op.epoch, int32(n.index), w.now}
-	last, seen := l.lastAck[slot]
-	if seen {
+	if last, seen := l.lastAck[slot]; seen {
 		older := key.move < last.move || key.move == last.move && (key.epoch.less(last.epoch) || key.epoch == last.epoch && key.node != last.node)
 		if older {
 			w.fail("OW1", "slot %d: %s acknowledges at move %d epoch %v, after n%d at move %d epoch %v", op.slot, n.name(), key.move, key.epoch, last.node, last.move, last.epoch)
@@ -200,7 +200,9 @@ func (w *simWorld) checkAck(n *simNode, op simPending) {
 	w.checkLease(n)
 	w.checkRestarted(n)
 	w.checkMinority(n)
-	w.noteOvertaken(n, &op, last)
+	if w.overtaken(n, &op) {
+		return
+	}
 	w.checkData(n, op)
 }
 
@@ -745,7 +747,7 @@ func (w *simWorld) checkEvent(n *simNode, e Event) {
 		}
 		n.followRole()
 		if !e.From.IsZero() {
-			n.wonAt = w.now
+			l.won[simGiverKey{c.cluster, c.self.Shard}] = e.Epoch
 		}
 		w.noteLost(n, e.From)
 		n.noteForced(e.Epoch)

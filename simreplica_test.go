@@ -495,18 +495,15 @@ func (w *simWorld) noteLost(n *simNode, from NodeID) {
 	}
 }
 
-// noteOvertaken explains what a failover by force has lost of a shard that is not
+// overtaken explains what a failover by force may lose of a shard that is not
 // strict: its old primary acknowledges until its lease is over, and nobody waits.
-func (w *simWorld) noteOvertaken(n *simNode, op *simPending, last simAckKey) {
-	l := &w.ledger
-	k := simSlotKey{n.core.cluster, op.slot}
-	was := l.committed[k]
-	if w.ack > 0 || last.node == int32(n.index) || last.move != op.move || last.at < n.wonAt || descends(op.value, was) {
-		return
+func (w *simWorld) overtaken(n *simNode, op *simPending) bool {
+	by, ok := w.ledger.won[simGiverKey{n.core.cluster, n.core.self.Shard}]
+	if w.ack > 0 || !ok || !op.epoch.less(by) {
+		return false
 	}
-	l.reach("overtaken by force")
-	l.loose[k] = true
-	l.resets[k]++
+	w.ledger.reach("overtaken by force")
+	return true
 }
 
 // valueToBe is what a slot shows once what has been staged for it is live.

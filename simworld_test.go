@@ -155,7 +155,6 @@ type simNode struct {
 	knownShards          map[ShardID]Epoch
 	isolatedAt           time.Duration
 	isolatedIn           voterVersion
-	wonAt                time.Duration // when it has opened its shard last
 	forcedAt             time.Duration // when it has won by force
 	forcedIn             Epoch
 	heard                map[NodeID]time.Duration
