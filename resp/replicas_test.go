@@ -12,7 +12,6 @@ import (
 )
 
 // replicated are nodes that have formed a cluster of shards with a replica each.
-// Each primary is followed by the node behind it: 1 follows 0, 3 follows 2.
 func replicated(t *testing.T, shards int, cfg slotmesh.Config) *fronts {
 	t.Helper()
 	f := newFronts(t)
@@ -59,6 +58,17 @@ func (f *fronts) pair() (replica, primary int) {
 	}
 	f.t.Fatal("there is no replica")
 	return 0, 0
+}
+
+// otherPrimary is a primary that is not p.
+func (f *fronts) otherPrimary(p int) int {
+	for _, other := range f.pairs(f.nodes[0]) {
+		if other != p {
+			return other
+		}
+	}
+	f.t.Fatal("there is one primary")
+	return 0
 }
 
 // field is a line of INFO replication.
@@ -114,7 +124,8 @@ func TestReadsOfAReplica(t *testing.T) {
 		f := replicated(t, 2, slotmesh.Config{})
 		r, p := f.pair()
 		replica, primary := f.dial(r), f.dial(p)
-		key, other := f.key(p), f.key(2-p/2*2)
+		elsewhere := f.otherPrimary(p)
+		key, other := f.key(p), f.key(elsewhere)
 		require.Equal(t, "OK", primary.do("SET", key, "v"))
 		require.Equal(t, "1", primary.do("WAIT 1 0"))
 		moved := f.moved(key, p)
@@ -135,7 +146,7 @@ func TestReadsOfAReplica(t *testing.T) {
 			{"EXEC", "EXECABORT Transaction discarded because of previous errors."},
 			{"BLPOP " + key + " 1", moved},
 			{"FLUSHALL", "READONLY You can't write against a read only replica."},
-			{"GET " + other, f.moved(other, 2-p/2*2)},
+			{"GET " + other, f.moved(other, elsewhere)},
 			{"READWRITE", "OK"},
 			{"GET " + key, moved},
 			{"READONLY", "OK"},
