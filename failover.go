@@ -150,6 +150,9 @@ type consent struct {
 	final   bool
 }
 
+// notCaughtUp is why a failover has been given up.
+const notCaughtUp = "the replica has not caught up in time"
+
 func (c *consent) given() bool { return c != nil && c.final }
 
 // pauseTell asks to let no request into the slots of this shard, to wait until every
@@ -171,6 +174,8 @@ func (s *state) onFailover(p *peer, m *failoverMsg) {
 		s.sayConsent(l)
 	case l.consent != nil:
 		refuse("the primary is handing over to another replica")
+	case m.Request == l.givenUp:
+		refuse(notCaughtUp) // it has crossed the answer: nobody waits for it any more
 	case !s.inSyncNow(l, p):
 		refuse("this replica is not in sync")
 	case len(l.gives) > 0:
@@ -227,8 +232,8 @@ func (s *state) consentTick(l *leadership) {
 		s.wakeBy(c.until)
 		return
 	}
-	l.consent = nil
+	l.consent, l.givenUp = nil, c.request
 	s.reassess = true
 	s.tell(pauseTell{epoch: l.epoch})
-	s.postTo(c.to, &consentMsg{Request: c.request, Error: "the replica has not caught up in time"})
+	s.postTo(c.to, &consentMsg{Request: c.request, Error: notCaughtUp})
 }
