@@ -993,7 +993,7 @@ func (s *state) departTick() {
 	if d == nil {
 		return
 	}
-	alone := s.cluster.IsZero() || s.onlyNode() || s.self.State == forgotten
+	alone := s.cluster.IsZero() || s.self.State == forgotten || s.onlyNode() && !s.tellsTheForgotten()
 	switch {
 	case !alone && s.now >= d.until:
 		s.leave = nil
@@ -1020,6 +1020,20 @@ func (s *state) departTick() {
 		s.leave = nil
 		s.reply(d.command, nil)
 	}
+}
+
+// tellsTheForgotten reports whether a node that has been forgotten was heard within
+// a NodeTimeout, so that it may not know yet, and tells it: it would wait for the
+// vote of this node, the last of its cluster, for good.
+func (s *state) tellsTheForgotten() bool {
+	telling := false
+	for _, p := range s.peers.ordered {
+		if p.State == forgotten && s.timeSince(p.heardAt) <= s.cfg.nodeTimeout {
+			telling = true
+			s.post(p, s.newUpdate(func(u *updateMsg) { u.Peers = []peerEntry{p.peerEntry} }))
+		}
+	}
+	return telling
 }
 
 // awaitsSlots reports whether slots may still come to this node's shard.

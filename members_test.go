@@ -954,6 +954,22 @@ func TestResetWaitsUntilAMajorityKnows(t *testing.T) {
 	}
 }
 
+// The last of a cluster tells those that it has forgotten, before it is reset:
+// they would wait for its vote for good.
+func TestTheLastOneTellsTheForgotten(t *testing.T) {
+	t.Parallel()
+	w := newRules(t)
+	ns := w.cluster(1, 2)
+	a, b := ns[0], ns[1]
+	require.Equal(t, "a", b.voters())
+	require.Equal(t, "OK", w.settle(a.forget(b.core.id, false)))
+	require.Equal(t, present, b.core.self.State)
+	w.lose = func(m ruleMail) bool { return m.from == b } // it need not ask
+	require.Equal(t, "OK", w.settle(a.reset(false, false)))
+	require.Equal(t, forgotten, b.core.self.State)
+	require.Equal(t, "OK", b.reset(false, false).String())
+}
+
 // One with slots first gives them to shard 0.
 func TestResetGivesTheSlotsToNobodyFirst(t *testing.T) {
 	t.Parallel()
