@@ -19,9 +19,16 @@ type FailoverMode uint8
 
 // The modes of Redis's CLUSTER FAILOVER.
 const (
-	FailoverPlain    FailoverMode = iota // the primary agrees: nothing is lost
-	FailoverForce                        // a majority of the voters agrees; for a primary that does not answer
-	FailoverTakeover                     // nobody is asked: for when a majority is gone. Acknowledged writes may be lost
+	// FailoverPlain waits for the primary: it lets nobody in, waits until this node has
+	// everything, for half a NodeTimeout at most, and agrees. Nothing is lost.
+	FailoverPlain FailoverMode = iota
+	// FailoverForce is for a primary that does not answer: a majority of the voters
+	// agrees, and only to a replica in sync. This node serves one NodeTimeout later,
+	// the longest that the primary's lease may run.
+	FailoverForce
+	// FailoverTakeover asks nobody: for when a majority is gone. Acknowledged writes
+	// may be lost.
+	FailoverTakeover
 )
 
 // failover is one to this node, under way.
