@@ -715,3 +715,95 @@ func TestSlotLearntLateIsServedOnceItHasBeenNamed(t *testing.T) {
 	require.Nil(t, a.core.stand, "it does not stand for it again")
 	_ = b
 }
+
+// ---- D3: members that stand
+
+// The member that has the most goes first: each waits NodeTimeout/20 for every
+// other one, the last primary left out, that has more of the log, or as much and a
+// smaller id.
+func TestRankOfAMember(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		name string
+		edit func(s *state, b, d *peer) // as c sees it, whose log is at 5 of epoch 7
+		want int
+	}{
+		{"the other is behind", func(s *state, b, d *peer) { b.log = logPosition{Epoch{Number: 7}, 4} }, 0},
+		{"the other is further", func(s *state, b, d *peer) { b.log = logPosition{Epoch{Number: 7}, 6} }, 1},
+		{"as far, with a smaller id", func(s *state, b, d *peer) { b.log = logPosition{Epoch{Number: 7}, 5} }, 1},
+		{"as far, with a larger id", func(s *state, b, d *peer) { d.log = logPosition{Epoch{Number: 7}, 5} }, 0},
+		{"the other is of an older epoch, with a larger offset", func(s *state, b, d *peer) { b.log = logPosition{Epoch{Number: 6}, 99} }, 0},
+		{"the other is of a newer epoch", func(s *state, b, d *peer) { b.log = logPosition{Epoch{Number: 8}, 1} }, 1},
+		{"two are further", func(s *state, b, d *peer) {
+			b.log, d.log = logPosition{Epoch{Number: 7}, 6}, logPosition{Epoch{Number: 7}, 7}
+		}, 2},
+		{"the one that is further is silent", func(s *state, b, d *peer) {
+			b.log = logPosition{Epoch{Number: 7}, 6}
+			b.heardAt, b.firstSeen = 0, 0
+		}, 0},
+		{"it is forgotten", func(s *state, b, d *peer) {
+			b.log = logPosition{Epoch{Number: 7}, 6}
+			s.setPeer(b, pushNothing, func(e *peerEntry) { e.State = forgotten })
+		}, 0},
+		{"it is of another shard", func(s *state, b, d *peer) {
+			b.log = logPosition{Epoch{Number: 7}, 6}
+			s.setPeer(b, pushNothing, func(e *peerEntry) { e.Shard = ShardID{9} })
+		}, 0},
+	} {
+		x := newReplicas(t)
+		s := x.c.core
+		s.begin(x.w.now)
+		s.logAt = logPosition{Epoch{Number: 7, Node: x.a.core.id}, 5}
+		x.c.knows(x.a).log = logPosition{Epoch{Number: 9}, 99}
+		x.c.knows(x.b).log, x.c.knows(x.d).log = logPosition{}, logPosition{}
+		s.setPeer(x.c.knows(x.d), pushNothing, func(e *peerEntry) { e.Shard = s.self.Shard })
+		row.edit(s, x.c.knows(x.b), x.c.knows(x.d))
+		if got := s.rank(); got != row.want {
+			t.Errorf("%s: %d, want %d", row.name, got, row.want)
+		}
+		wait := s.rankWait(&candidacy{why: whySilence})
+		require.Equal(t, time.Duration(row.want)*ruleNT/20, wait, row.name)
+		require.Zero(t, s.rankWait(&candidacy{why: whyForce}), "an operator's word waits for nobody")
+		require.Zero(t, s.rankWait(&candidacy{why: whyConsent}))
+	}
+}
+
+// Where nobody of the in-sync set is left a member may stand all the same: one
+// NodeTimeout after it could have stood otherwise, one more without a copy where
+// others may have one, and never in a strict shard.
+func TestWhenNobodyInSyncIsLeft(t *testing.T) {
+	t.Parallel()
+	const nt = ruleNT
+	for _, row := range []struct {
+		name   string
+		silent time.Duration // since the primary was heard
+		edit   func(x *replicas, s *state)
+		want   bool
+	}{
+		{"it has waited for long enough", nt * 3 / 2, func(x *replicas, s *state) {}, true},
+		{"it has not", nt*3/2 - 1, func(x *replicas, s *state) {}, false},
+		{"without a copy, where another may have one", nt*5/2 - 1, func(x *replicas, s *state) { s.holdsCopy = false }, false},
+		{"without a copy, last of all", nt * 5 / 2, func(x *replicas, s *state) { s.holdsCopy = false }, true},
+		{"one of them was heard within a NodeTimeout", nt * 3 / 2, func(x *replicas, s *state) { x.c.knows(x.b).heardAt = x.w.now - nt + 1 }, false},
+		{"one of them is heard, with another store", nt * 3 / 2, func(x *replicas, s *state) {
+			x.c.knows(x.b).heardAt = x.w.now
+			x.c.knows(x.b).Store++
+		}, true},
+		{"it is one of them itself", 9 * nt, func(x *replicas, s *state) { s.self.Store-- }, false},
+		{"the shard is strict", 9 * nt, func(x *replicas, s *state) { s.shardRecord.Strict = true }, false},
+		{"it knows of no record", 9 * nt, func(x *replicas, s *state) { s.shardRecord = nil }, false},
+	} {
+		x := newReplicas(t)
+		s := x.c.core
+		s.begin(x.w.now)
+		r := *s.shardRecord
+		s.shardRecord = &r
+		s.self.Store++ // it is another one than was in sync
+		x.c.knows(x.a).heardAt, x.c.knows(x.b).heardAt = x.w.now-9*nt, x.w.now-9*nt
+		s.primary = s.now - row.silent
+		row.edit(x, s)
+		if got := s.nobodyInSync(); got != row.want {
+			t.Errorf("%s: %v, want %v", row.name, got, row.want)
+		}
+	}
+}

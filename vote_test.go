@@ -55,6 +55,35 @@ func (x *ballotBox) inSync(number uint64, nodes ...*ruleNode) *record {
 	return r
 }
 
+// consents makes a stand with the word of c, given under a number.
+func (x *ballotBox) consents(number uint64) {
+	x.m.Why, x.m.Consent = whyConsent, Epoch{number, false, x.c.core.id}
+}
+
+// leaseOf is lease under a number of n's.
+func (x *ballotBox) leaseOf(n *ruleNode, number uint64, d time.Duration) {
+	x.b.core.vote.lease(x.a.shard(), n.core.id, Epoch{number, false, n.core.id}, x.w.now+d)
+}
+
+// unclean makes a stand where only c is in sync, which b has heard so long ago.
+func (x *ballotBox) unclean(heard time.Duration) {
+	x.m.Why, x.v.record = whyUnclean, x.inSync(5, x.c)
+	x.b.core.now, x.b.core.vote.startedAt = x.w.now, x.w.now-9*ruleNT
+	x.b.knows(x.c).heardAt = x.w.now - heard
+}
+
+// heir makes a fourth node a member of a's shard, in sync and heard, but for an edit.
+func (x *ballotBox) heir(edit func(p *peer)) {
+	d := x.w.nodes[3]
+	p := x.b.knows(d)
+	x.b.core.peers.change(p, func() { p.Shard = x.a.shard() })
+	p.heardAt = x.w.now
+	x.v.record = x.inSync(5, x.a, d)
+	if edit != nil {
+		x.b.core.peers.change(p, func() { edit(p) })
+	}
+}
+
 // asOperator makes c take the shard of a for an operator.
 func (x *ballotBox) asOperator() {
 	x.by(x.c)
@@ -161,10 +190,60 @@ func TestVoterAnswersAVote(t *testing.T) {
 		{"FORCE covers nothing else: the promise", func(x *ballotBox) { x.m.Why = whyForce; x.promise(10, x.c) }, "REFUSE promised 10"},
 		{"FORCE covers nothing else: the record", func(x *ballotBox) { x.m.Why = whyForce; x.v.record = x.inSync(5, x.c) }, "REFUSE not in sync, again in 200 ms"},
 
+		// A consent covers what its node was leased for its epoch or older, and the waits
+		// of start and activation.
+		{"a consent: its own lease", func(x *ballotBox) { x.consents(5); x.leaseOf(x.c, 5, ruleNT) }, "GRANT 10"},
+		{"a consent: an older lease", func(x *ballotBox) { x.consents(5); x.leaseOf(x.c, 4, ruleNT) }, "GRANT 10"},
+		{"a consent: its node has been leased a newer epoch since", func(x *ballotBox) { x.consents(5); x.leaseOf(x.c, 6, 700*time.Millisecond) }, "REFUSE lease, again in 700 ms"},
+		{"a consent: somebody else's lease", func(x *ballotBox) {
+			x.consents(5)
+			x.leaseOf(x.c, 5, ruleNT)
+			x.leaseOf(x.b, 4, 300*time.Millisecond)
+		}, "REFUSE lease, again in 300 ms"},
+		{"a consent: the voter has just started", func(x *ballotBox) {
+			x.consents(5)
+			x.b.core.vote.startedAt, x.b.core.vote.activeAt = x.w.now, x.w.now
+		}, "GRANT 10"},
+		{"a consent covers nothing else: the promise", func(x *ballotBox) { x.consents(5); x.promise(10, x.c) }, "REFUSE promised 10"},
+		{"a consent covers nothing else: the record", func(x *ballotBox) { x.consents(5); x.v.record = x.inSync(5, x.c) }, "REFUSE not in sync, again in 200 ms"},
+		{"a consent, and why is silence: it is not read", func(x *ballotBox) {
+			x.consents(5)
+			x.m.Why = whySilence
+			x.leaseOf(x.c, 5, 700*time.Millisecond)
+		}, "REFUSE lease, again in 700 ms"},
+
+		// The candidate is named with the incarnation of its store.
+		{"named in another incarnation", func(x *ballotBox) { x.v.record = x.inSync(5, x.a); x.m.Incarnation++ }, "REFUSE not in sync, again in 200 ms"},
+		// Unclean: where nobody of the record is left, as far as this voter knows for a
+		// NodeTimeout, anybody may win, but not in a strict shard.
+		{"unclean, nobody is left", func(x *ballotBox) { x.unclean(9 * ruleNT) }, "GRANT 10"},
+		{"nobody is left, and it stands for silence", func(x *ballotBox) { x.unclean(9 * ruleNT); x.m.Why = whySilence }, "REFUSE not in sync, again in 200 ms"},
+		{"unclean, the last was heard a NodeTimeout ago", func(x *ballotBox) { x.unclean(ruleNT) }, "GRANT 10"},
+		{"unclean, the last was heard a moment ago", func(x *ballotBox) { x.unclean(400 * time.Millisecond) }, "REFUSE not in sync, again in 600 ms"},
+		{"unclean, the last is heard, with another store", func(x *ballotBox) { x.unclean(0); x.b.knows(x.c).Store++ }, "GRANT 10"},
+		{"unclean, the voter is the last itself", func(x *ballotBox) { x.unclean(9 * ruleNT); x.v.record = x.inSync(5, x.b) }, "REFUSE not in sync, again in 1000 ms"},
+		{"unclean, the voter has just started", func(x *ballotBox) {
+			x.unclean(9 * ruleNT)
+			x.b.core.vote.startedAt = x.w.now - 300*time.Millisecond
+		}, "REFUSE not in sync, again in 700 ms"},
+		{"unclean, the shard is strict", func(x *ballotBox) { x.unclean(9 * ruleNT); x.v.record.Strict = true }, "REFUSE not in sync, again in 200 ms"},
+		{"unclean, no record", func(x *ballotBox) { x.unclean(9 * ruleNT); x.v.record = nil; x.by(x.c) }, "REFUSE not in sync, again in 200 ms"},
+		{"unclean covers nothing else: a lease", func(x *ballotBox) { x.unclean(9 * ruleNT); x.lease(x.c, 300*time.Millisecond) }, "REFUSE lease, again in 300 ms"},
+		{"a takeover of a node that is not in sync", func(x *ballotBox) { x.v.record = x.inSync(5, x.c); x.m.Epoch.Unclean = true }, "GRANT 10"},
+
 		// D9: op is allowed only for shard 0 or a FAIL primary.
 		{"an operator, the primary lives", func(x *ballotBox) { x.asOperator() }, "REFUSE primary lives, again in 100 ms"},
 		{"an operator, the primary has failed", func(x *ballotBox) { x.fails(); x.asOperator() }, "GRANT 10"},
 		{"an operator, the primary has failed and its lease runs", func(x *ballotBox) { x.fails(); x.asOperator(); x.lease(x.a, ruleNT/2) }, "REFUSE lease, again in 500 ms"},
+		{"an operator, the primary has failed and a member in sync lives", func(x *ballotBox) { x.fails(); x.asOperator(); x.heir(nil) }, "REFUSE primary lives, again in 100 ms"},
+		{"an operator, that member has another store", func(x *ballotBox) { x.fails(); x.asOperator(); x.heir(func(p *peer) { p.Store++ }) }, "GRANT 10"},
+		{"an operator, that member is silent", func(x *ballotBox) {
+			x.fails()
+			x.asOperator()
+			x.heir(func(p *peer) { p.heardAt, p.firstSeen = 0, 0 })
+		}, "GRANT 10"},
+		{"an operator, that member is of another shard", func(x *ballotBox) { x.fails(); x.asOperator(); x.heir(func(p *peer) { p.Shard = x.c.shard() }) }, "GRANT 10"},
+		{"an operator, that member is forgotten", func(x *ballotBox) { x.fails(); x.asOperator(); x.heir(func(p *peer) { p.State = forgotten }) }, "GRANT 10"},
 		{"an operator, its number is promised", func(x *ballotBox) { x.fails(); x.asOperator(); x.promise(10, x.a) }, "REFUSE promised 10"},
 		{"an operator, shard 0", func(x *ballotBox) { x.asOperator(); x.m.Shard = ShardID{} }, "GRANT 10"},
 		{"an operator, shard 0, at a voter that has just started", func(x *ballotBox) {
