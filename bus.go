@@ -187,7 +187,7 @@ const (
 	beatAnswers                         // Answers, Lease, Promised and beatBehind hold
 	beatBehind                          // the voter lacks the receiver's promise or record
 	beatAnswerNow                       // answer at once
-	beatStopped                         // the sender has answered a STOP
+	beatStopped                         // the sender has answered a STOP, or has not saved yet what its digest says of the members
 	allBeatFlags  = beatStopped<<1 - 1
 )
 
@@ -420,6 +420,7 @@ func (v *startValue) check() error {
 type stopMsg struct {
 	Voters voterVersion
 	Ballot ballot
+	Wanted []member // who shall vote next; at formation none
 }
 
 // stoppedMsg answers STOP with all that the voter keeps.
@@ -429,6 +430,7 @@ type stoppedMsg struct {
 	Votes       votes
 	Starts      []startValue // the START that it has saved, if any
 	StartBallot ballot
+	Left        []peerEntry // those of the wanted that leave or are members no more
 }
 
 // startMsg proposes the next set of voters. Repeated each tick. Without a ballot
@@ -703,7 +705,6 @@ func (*askStartMsg) check() error    { return nil }
 func (*noStartMsg) check() error     { return nil }
 func (*startedMsg) check() error     { return nil }
 func (*acceptMsg) check() error      { return nil }
-func (*stopMsg) check() error        { return nil }
 func (m *stagedMsg) check() error    { return checkText("error", m.Error) }
 func (*cancelStageMsg) check() error { return nil }
 func (*getRecordsMsg) check() error  { return nil }
@@ -795,7 +796,20 @@ func (m *recordMsg) check() error {
 	return m.Opened.check()
 }
 
+func (m *stopMsg) check() error {
+	if len(m.Wanted) > maxVotersLimit {
+		return fmt.Errorf("%d wanted voters, expected at most %d", len(m.Wanted), maxVotersLimit)
+	}
+	return nil
+}
+
 func (m *stoppedMsg) check() error {
+	if len(m.Left) > maxVotersLimit {
+		return fmt.Errorf("%d members that have left, expected at most %d", len(m.Left), maxVotersLimit)
+	}
+	if err := checkEach(m.Left, (*peerEntry).check); err != nil {
+		return err
+	}
 	if err := checkAtMostOne("STARTs", len(m.Starts)); err != nil {
 		return err
 	}

@@ -406,6 +406,7 @@ type leadership struct {
 	inSync      []incarnate // members of the last accepted record, this node among them
 	joining     []joiner    // members that are waited for already, and not in it yet
 	consent     *consent    // this node is handing the shard over
+	givenUp     uint64      // request of the last handing over that came to nothing
 	opened      bool
 	void        bool // won under voters that an operator has replaced: to be won again
 	openedAt    time.Duration
@@ -727,6 +728,9 @@ func (s *state) lookThrough(l *leadership) {
 	slots.Intersect(&s.followed)
 	l.mine.Subtract(&slots)
 	s.followed.Subtract(&slots)
+	if !slots.Empty() {
+		s.mark(cellKey{kind: cellNode}) // they are served after the next save: there is one
+	}
 	for slot := range slots.All() {
 		s.arrived.add(slot, s.table.slots.at(slot).move)
 		s.freshen(l, slot)

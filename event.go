@@ -19,7 +19,7 @@ const (
 	EventMoved                              // Slots have been given to Shard
 	EventVoters                             // a set of voters of version Number is in force
 	EventReplica                            // this node, Node, is a replica of Shard now; From leads it
-	EventUnclean                            // an operator has decided without a majority: acknowledged writes may be lost
+	EventUnclean                            // acknowledged writes may be lost: an operator has decided without a majority, or Node was elected for Shard, which From led, though no member was left that had everything; Text says so then
 	EventCut                                // this node, Node, has Number changes that no other member of Shard has, made while it led on its own: they are dropped. From leads it
 	EventSlow                               // a command held a slot for too long; Text says which
 	EventLost                               // events were lost since the last one: the buffer was full; Number says how many

@@ -19,9 +19,16 @@ type FailoverMode uint8
 
 // The modes of Redis's CLUSTER FAILOVER.
 const (
-	FailoverPlain    FailoverMode = iota // the primary agrees: nothing is lost
-	FailoverForce                        // a majority of the voters agrees; for a primary that does not answer
-	FailoverTakeover                     // nobody is asked: for when a majority is gone. Acknowledged writes may be lost
+	// FailoverPlain waits for the primary: it lets nobody in, waits until this node has
+	// everything, for half a NodeTimeout at most, and agrees. Nothing is lost.
+	FailoverPlain FailoverMode = iota
+	// FailoverForce is for a primary that does not answer: a majority of the voters
+	// agrees, and only to a replica in sync. This node serves one NodeTimeout later,
+	// the longest that the primary's lease may run.
+	FailoverForce
+	// FailoverTakeover asks nobody: for when a majority is gone. Acknowledged writes
+	// may be lost.
+	FailoverTakeover
 )
 
 // failover is one to this node, under way.
@@ -150,6 +157,9 @@ type consent struct {
 	final   bool
 }
 
+// notCaughtUp is why a failover has been given up.
+const notCaughtUp = "the replica has not caught up in time"
+
 func (c *consent) given() bool { return c != nil && c.final }
 
 // pauseTell asks to let no request into the slots of this shard, to wait until every
@@ -171,6 +181,8 @@ func (s *state) onFailover(p *peer, m *failoverMsg) {
 		s.sayConsent(l)
 	case l.consent != nil:
 		refuse("the primary is handing over to another replica")
+	case m.Request == l.givenUp:
+		refuse(notCaughtUp) // it has crossed the answer: nobody waits for it any more
 	case !s.inSyncNow(l, p):
 		refuse("this replica is not in sync")
 	case len(l.gives) > 0:
@@ -227,8 +239,8 @@ func (s *state) consentTick(l *leadership) {
 		s.wakeBy(c.until)
 		return
 	}
-	l.consent = nil
+	l.consent, l.givenUp = nil, c.request
 	s.reassess = true
 	s.tell(pauseTell{epoch: l.epoch})
-	s.postTo(c.to, &consentMsg{Request: c.request, Error: "the replica has not caught up in time"})
+	s.postTo(c.to, &consentMsg{Request: c.request, Error: notCaughtUp})
 }

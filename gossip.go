@@ -114,6 +114,9 @@ func (s *state) setPeer(p *peer, mode pushMode, f func(e *peerEntry)) {
 	if mode == pushChange && !slices.Contains(s.pending.peers, p.ID) {
 		s.pending.peers = append(s.pending.peers, p.ID)
 	}
+	if was.State != p.State || was.Key != p.Key {
+		s.stateSave = s.saveSeq + 1
+	}
 	if p == s.self {
 		s.sayWho()
 		if was.State != p.State {
@@ -399,6 +402,7 @@ func (s *state) mergePeer(from *peer, e *peerEntry) {
 		p.nextBeat = s.now
 		s.peers.insert(p)
 		s.mark(cellKey{kind: cellPeer, id: [20]byte(p.ID)})
+		s.stateSave = s.saveSeq + 1
 		s.reassess, s.viewDirty = true, true
 		return
 	}

@@ -56,7 +56,7 @@ func (s *state) silentAfter(p *peer) time.Duration {
 func (s *state) beatTick() {
 	soon := s.now + s.cfg.nodeTimeout/40 // the next tick would be later than that
 	load := 0.0
-	askNow := s.leaseRunsShort()
+	askNow := s.leaseRunsShort() && s.lead.claims()
 	for _, p := range s.peers.ordered {
 		if p == s.self || p.State == forgotten {
 			continue
@@ -80,8 +80,11 @@ func (s *state) beat(p *peer, askNow bool) {
 	if s.active() && s.vote.activeSave <= s.savedSeq {
 		h.Flags |= beatActive
 	}
-	if !s.vote.stop.isZero() {
+	if !s.vote.stop.isZero() || s.stateSave > s.savedSeq {
 		h.Flags |= beatStopped
+	}
+	if askNow && s.table.voters.has(p.ID) {
+		h.Flags |= beatAnswerNow
 	}
 	if l := s.lead; l != nil && l.claims() {
 		h.Flags |= beatOpen
@@ -91,9 +94,6 @@ func (s *state) beat(p *peer, askNow bool) {
 		}
 		if s.now < s.leasedUntil(l) {
 			h.Flags |= beatLeased
-		}
-		if askNow && s.table.voters.has(p.ID) {
-			h.Flags |= beatAnswerNow
 		}
 	}
 	if p.beatAt != never {
@@ -190,6 +190,7 @@ func (s *state) onHeartbeat(p *peer, from *sender, m *heartbeat) {
 	p.stamp = m.Sent
 	p.active = m.Flags&beatActive != 0 && m.Start == s.table.voters.ID
 	p.stopped = m.Flags&beatStopped != 0
+	p.members = m.Peers
 	p.leased = m.Flags&beatLeased != 0
 	p.log = logPosition{Epoch{Number: m.Epoch}, m.Position}
 	p.claim = claim{open: m.Flags&beatOpen != 0, shard: from.Shard, n: m.N, start: m.Start,

@@ -848,16 +848,28 @@ func (s *state) newSetActive() bool {
 	})
 }
 
-// newSetDecides reports whether it is not about to be replaced, either: the next
-// set may have been chosen before its voters knew who is leaving.
+// newSetDecides reports whether a majority of it knows, for good, the members as
+// this node does, and had answered no STOP by then. From then on no set that it
+// decides has a voter in it that is leaving here: each STOP is answered by one of
+// them, who says so.
 func (s *state) newSetDecides() bool {
 	return s.majority(func(id NodeID) bool {
 		if id == s.id {
-			return s.active() && s.vote.stop.isZero()
+			return s.active() && s.vote.stop.isZero() && s.stateSave <= s.savedSeq
 		}
 		p := s.peers.get(id)
-		return p != nil && p.active && !p.stopped
+		return p != nil && p.active && !p.stopped && p.members == s.peers.sum
 	})
+}
+
+// askVoters has the voters show their members at once, where they have not shown
+// the same as this node's.
+func (s *state) askVoters() {
+	for _, v := range s.table.voters.Members {
+		if p := s.peers.get(v.ID); p != nil && p != s.self && p.State != forgotten && p.members != s.peers.sum {
+			s.beat(p, true)
+		}
+	}
 }
 
 func (s *state) selfStateChanged(was memberState) {
@@ -981,7 +993,7 @@ func (s *state) departTick() {
 	if d == nil {
 		return
 	}
-	alone := s.cluster.IsZero() || s.onlyNode() || s.self.State == forgotten
+	alone := s.cluster.IsZero() || s.self.State == forgotten || s.onlyNode() && !s.tellsTheForgotten()
 	switch {
 	case !alone && s.now >= d.until:
 		s.leave = nil
@@ -997,6 +1009,7 @@ func (s *state) departTick() {
 		s.setPeer(s.self, pushChange, func(e *peerEntry) { e.State, e.Version = leaving, e.Version+1 })
 	case !alone && (s.table.voters.has(s.id) || !s.newSetDecides()) && !mutated(mutResetEarly):
 		// It still votes, or the set without it cannot decide yet.
+		s.askVoters()
 	case !alone && !d.reset && s.self.State != forgotten:
 		// The others write forgotten; that this node hears of it ends the leave.
 	case d.reset:
@@ -1007,6 +1020,20 @@ func (s *state) departTick() {
 		s.leave = nil
 		s.reply(d.command, nil)
 	}
+}
+
+// tellsTheForgotten reports whether a node that has been forgotten was heard within
+// a NodeTimeout, so that it may not know yet, and tells it: it would wait for the
+// vote of this node, the last of its cluster, for good.
+func (s *state) tellsTheForgotten() bool {
+	telling := false
+	for _, p := range s.peers.ordered {
+		if p.State == forgotten && s.timeSince(p.heardAt) <= s.cfg.nodeTimeout {
+			telling = true
+			s.post(p, s.newUpdate(func(u *updateMsg) { u.Peers = []peerEntry{p.peerEntry} }))
+		}
+	}
+	return telling
 }
 
 // awaitsSlots reports whether slots may still come to this node's shard.

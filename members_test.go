@@ -921,6 +921,55 @@ func TestResetOfAVoterWaitsForTheNewSet(t *testing.T) {
 	require.True(t, ns[2].core.active() && ns[3].core.active())
 }
 
+// A majority of the voters has to know who leaves: then every change of voters
+// hears of it before it is decided, and a node that is reset is of no set.
+func TestResetWaitsUntilAMajorityKnows(t *testing.T) {
+	t.Parallel()
+	w := newRules(t)
+	ns := w.cluster(1, 4)
+	a, b, c, d := ns[0], ns[1], ns[2], ns[3]
+	require.Equal(t, "abc", a.voters())
+	w.lose = func(m ruleMail) bool { return m.from == d && m.msg.kind() == msgUpdate }
+	r := d.reset(false, false)
+	w.run(ruleNT)
+	require.Equal(t, "no reply", r.String(), "nobody knows that it leaves")
+
+	w.lose = func(m ruleMail) bool {
+		return m.to == a && m.msg.kind() == msgUpdate || m.from == a && m.msg.kind() == msgDigest
+	}
+	w.until("reset", func() bool { return d.core.cluster.IsZero() })
+	require.Equal(t, "OK", r.String())
+	require.NotEqual(t, present, b.knows(d).State)
+	require.Equal(t, present, a.knows(d).State, "it has not heard of it yet")
+	wanted := []member{a.member(), b.member(), member{d.core.id, a.knows(d).Key}}
+	sortMembers(wanted)
+	a.step(func(s *state, now time.Duration) output {
+		s.begin(now)
+		s.beginChange(s.table.voters.Members, wanted, false)
+		return s.end()
+	})
+	w.until("the voters have changed", func() bool { return a.core.table.voters.Version.Number > 1 && a.core.change == nil })
+	for _, n := range []*ruleNode{a, b, c} {
+		require.NotContains(t, n.voters(), "d")
+	}
+}
+
+// The last of a cluster tells those that it has forgotten, before it is reset:
+// they would wait for its vote for good.
+func TestTheLastOneTellsTheForgotten(t *testing.T) {
+	t.Parallel()
+	w := newRules(t)
+	ns := w.cluster(1, 2)
+	a, b := ns[0], ns[1]
+	require.Equal(t, "a", b.voters())
+	require.Equal(t, "OK", w.settle(a.forget(b.core.id, false)))
+	require.Equal(t, present, b.core.self.State)
+	w.lose = func(m ruleMail) bool { return m.from == b } // it need not ask
+	require.Equal(t, "OK", w.settle(a.reset(false, false)))
+	require.Equal(t, forgotten, b.core.self.State)
+	require.Equal(t, "OK", b.reset(false, false).String())
+}
+
 // One with slots first gives them to shard 0.
 func TestResetGivesTheSlotsToNobodyFirst(t *testing.T) {
 	t.Parallel()

@@ -204,7 +204,8 @@ type peer struct {
 	leased      bool          // it is a primary that holds its lease
 	log         logPosition   // where its log ends, of its epoch the number alone
 	active      bool          // it votes under the START in force
-	stopped     bool          // its set is about to be replaced
+	stopped     bool          // its set is about to be replaced, or it has not saved what members says
+	members     uint64        // its digest of the membership
 	differs     int           // heartbeats in a row whose digests differ from ours
 	sameSince   time.Duration // since when its digests equal ours
 	exchangeAt  time.Duration // when an exchange with it began

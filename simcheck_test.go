@@ -50,6 +50,7 @@ type simLedger struct {
 	grants  map[simGrantKey]NodeID             // EP3
 	voters  map[simVersionKey]voterSet         // OW0
 	newest  map[ClusterID]voterSet             // of them
+	wiped   map[member]bool                    // D14: members that have been reset
 	asked4  map[simProposal]*simAnswers        // EP4, OW0: what has been asked of the voters
 	given   map[simGiverKey][]*simAnswers      // and of those, what gives slots away
 	highest uint64                             // EP8: epoch number that anybody has used
@@ -137,7 +138,7 @@ func (l *simLedger) init() {
 	l.grants, l.voters, l.newest = map[simGrantKey]NodeID{}, map[simVersionKey]voterSet{}, map[ClusterID]voterSet{}
 	l.asked4, l.given = map[simProposal]*simAnswers{}, map[simGiverKey][]*simAnswers{}
 	l.silent, l.formed = map[simSilentKey][]NodeID{}, map[uint64]ClusterID{}
-	l.started = map[simEpochKey]bool{}
+	l.started, l.wiped = map[simEpochKey]bool{}, map[member]bool{}
 	l.met = map[simMetKey]bool{}
 	l.reached = map[string]int{}
 	l.log = map[simEntryKey]uint64{}
@@ -850,12 +851,15 @@ func (w *simWorld) checkFormed(n *simNode) {
 	l.formed[n.form.Seeds] = n.core.cluster
 }
 
-// checkVoters: OW0, a version names one set everywhere.
+// checkVoters: OW0, a version names one set everywhere; D14, and nobody who has
+// been reset.
 func (w *simWorld) checkVoters(n *simNode) {
 	l, v := &w.ledger, &n.core.table.voters
 	k := simVersionKey{n.core.cluster, v.Version}
 	if have, ok := l.voters[k]; ok && (have.ID != v.ID || !sameMembers(have.Members, v.Members)) {
 		w.fail("OW0", "%s: version %v of the voters is %x, elsewhere %x", n.name(), v.Version, v.ID, have.ID)
+	} else if !ok && !l.unclean && slices.ContainsFunc(v.Members, func(m member) bool { return l.wiped[m] }) {
+		w.fail("D14", "%s: version %v of the voters names a node that has been reset", n.name(), v.Version)
 	}
 	l.voters[k] = *v
 	if newest, ok := l.newest[k.cluster]; !ok || newest.Version.less(v.Version) {
@@ -874,13 +878,17 @@ func (w *simWorld) checkReplaced(n *simNode) {
 		return
 	}
 	newest, decided := &n.was.voters, l.newest[n.was.cluster]
+	l.wiped[n.was.member] = true
 	switch {
 	case newest.hasMember(n.was.member):
 		w.fail("D14", "%s is reset, and votes in version %v", n.name(), newest.Version)
 		return
 	case newest.Version != decided.Version:
 		l.reach("reset while the voters change")
-		return // it could not know
+		if decided.hasMember(n.was.member) {
+			w.fail("D14", "%s is reset, and is to vote in version %v", n.name(), decided.Version)
+		}
+		return // it could not know more
 	}
 	k := 0
 	for _, o := range w.nodes {

@@ -149,7 +149,8 @@ type state struct {
 	leave      *departure
 	shardless  map[ShardID]time.Duration // since when a shard has neither member nor slot
 	nextTrim   time.Duration
-	holdsKeys  bool // the store has keys, as the driver last said
+	holdsKeys  bool   // the store has keys, as the driver last said
+	stateSave  uint64 // the save that holds the newest change of a member's state
 
 	// Heartbeats and failure.
 	beatLoad float64       // heartbeats a second, unstretched

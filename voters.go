@@ -53,6 +53,9 @@ func (c *change) decidedBy(has func(NodeID) bool) bool {
 // beginChange proposes another set of voters under a new ballot.
 func (s *state) beginChange(old, wanted []member, forming bool) {
 	n := max(s.vote.stop.Number, s.vote.startBallot.Number) + 1
+	if s.change != nil {
+		n = max(n, s.change.ballot.Number+1)
+	}
 	s.change = &change{ballot: ballot{n, s.id}, version: s.table.voters.Version, old: old, wanted: wanted, forming: forming,
 		answers: map[NodeID]*stoppedMsg{}, started: map[NodeID]bool{}, began: s.now}
 	s.sendChange(s.change)
@@ -65,7 +68,7 @@ func (s *state) sendChange(c *change) {
 	if c.value == nil {
 		for _, m := range c.old {
 			if c.answers[m.ID] == nil {
-				s.postTo(m.ID, &stopMsg{c.version, c.ballot})
+				s.postTo(m.ID, &stopMsg{c.version, c.ballot, c.wanted})
 			}
 		}
 		return
@@ -169,11 +172,23 @@ func (s *state) onStop(p *peer, m *stopMsg) {
 		}
 		s.reassess = true // a sole voter leases itself no more
 	}
-	a := &stoppedMsg{Voters: m.Voters, Ballot: m.Ballot, Votes: s.allVotes()}
+	a := &stoppedMsg{Voters: m.Voters, Ballot: m.Ballot, Votes: s.allVotes(), Left: s.leftOf(m.Wanted)}
 	if st := s.savedStart(); st != nil {
 		a.Starts, a.StartBallot = []startValue{*st}, v.startBallot
 	}
 	s.post(p, a)
+}
+
+// leftOf are those of a set that leave, or are members no more, as far as this
+// node knows.
+func (s *state) leftOf(set []member) []peerEntry {
+	var left []peerEntry
+	for _, m := range set {
+		if p := s.peers.get(m.ID); p != nil && (p.Key != m.Key || p.State != present) {
+			left = append(left, p.peerEntry)
+		}
+	}
+	return left
 }
 
 // savedStart is the START that this node has saved and that is not decided yet.
@@ -196,9 +211,20 @@ func (s *state) onStopped(p *peer, m *stoppedMsg) {
 		slices.ContainsFunc(m.Votes.Records, func(r record) bool { return !s.believableEpoch(p, r.Epoch) }) {
 		return
 	}
+	for i := range m.Left {
+		s.mergePeer(p, &m.Left[i])
+	}
 	c.answers[p.ID] = m
 	if !c.decidedBy(func(id NodeID) bool { return c.answers[id] != nil }) {
 		return
+	}
+	if !c.forming && len(s.leftOf(c.wanted)) > 0 {
+		// The old voters know of one who does not stay. Each time that is another one,
+		// so that it ends.
+		if wanted := s.wantedVoters(); len(wanted) > 0 && !sameMembers(wanted, c.wanted) {
+			s.beginChange(c.old, wanted, false)
+			return
+		}
 	}
 	c.value = s.valueFor(c)
 	if c.value != nil {

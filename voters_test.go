@@ -217,7 +217,9 @@ func newElectorate(t *testing.T) *electorate {
 	return &electorate{w, ns[0], ns[1], ns[2], ns[3], ballot{5, ns[0].core.id}}
 }
 
-func (x *electorate) stop() *stopMsg { return &stopMsg{x.b.core.table.voters.Version, x.ballot} }
+func (x *electorate) stop() *stopMsg {
+	return &stopMsg{Voters: x.b.core.table.voters.Version, Ballot: x.ballot}
+}
 
 func (x *electorate) start() *startMsg {
 	return &startMsg{Voters: x.b.core.table.voters.Version, Ballot: x.ballot, Value: startValue{ID: 77, Cluster: x.b.core.cluster,
