@@ -15,7 +15,7 @@ func BenchmarkSimulatedBus(b *testing.B) {
 		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) {
 			w := newSimWorld(1)
 			w.nt, w.faults, w.unchecked = 5*time.Second, simFaults{}, true
-			w.standing(nodes)
+			w.standing(nodes, 0)
 			w.run(2 * w.nt)
 			for _, n := range w.nodes {
 				if !n.core.leaseHeld() {
@@ -49,8 +49,9 @@ func BenchmarkSimulatedBus(b *testing.B) {
 }
 
 // standing boots a cluster that has stood for long, from disks on which it has
-// been saved: to let so many nodes form would take minutes.
-func (w *simWorld) standing(nodes int) {
+// been saved: to let so many nodes form would take minutes. The nodes are so many
+// primaries, and behind them their replicas in the same order, round by round.
+func (w *simWorld) standing(primaries, replicas int) {
 	now := &startValue{ID: 1, Version: voterVersion{Number: 1}, Cluster: ClusterID{1}}
 	var slots slotMap[slotEntry]
 	var accepts slotMap[accepted]
@@ -63,31 +64,37 @@ func (w *simWorld) standing(nodes int) {
 		disk[k] = b
 	}
 	var cells []nodeCell
-	for i := range nodes {
+	for i := range primaries * (1 + replicas) {
 		n := w.addNode()
-		e := peerEntry{Key: w.r.Uint64(), Version: 1, Starts: 1, Facts: 1, Addr: w.newAddr(), Host: n.host}
+		n.store, n.replica = newSimStore(), simReplica{inc: w.r.Uint64() | 1, copy: true}
+		e := peerEntry{Key: w.r.Uint64(), Version: 1, Starts: 1, Facts: 1, Addr: w.newAddr(), Host: n.host, Store: n.replica.inc}
 		n.addr = e.Addr
 		fillRandom(e.ID[:], w.r.Uint64)
-		fillRandom(e.Shard[:], w.r.Uint64)
-		epoch := Epoch{Number: uint64(i + 1), Node: e.ID}
-		cells = append(cells, nodeCell{ID: e.ID, Key: e.Key, Cluster: now.Cluster, Starts: 1, Promise: epoch})
+		of := i % primaries // whose shard it is
+		if i < primaries {
+			fillRandom(e.Shard[:], w.r.Uint64)
+			epoch := Epoch{Number: uint64(i + 1), Node: e.ID}
+			put(saved, cellKey{kind: cellShard, id: e.Shard}, &epoch)
+			for s := i * NumSlots / primaries; s < (i+1)*NumSlots/primaries; s++ {
+				slots.set(Slot(s), slotEntry{e.Shard, 1})
+				accepts.set(Slot(s), accepted{e.Shard, 1, epoch})
+			}
+			if len(now.Members) < min(maxVotersDefault, primaries-1+primaries%2) {
+				now.Members = append(now.Members, member{e.ID, e.Key})
+			}
+			now.Votes.Promises = append(now.Votes.Promises, promiseRow{Shard: e.Shard, Epoch: epoch})
+			now.Votes.Records = append(now.Votes.Records, record{Shard: e.Shard, Epoch: epoch, Strict: w.ack > 0})
+		}
+		r := &now.Votes.Records[of]
+		r.InSync = append(r.InSync, incarnate{e.ID, e.Store})
+		e.Shard, n.replica.shard = r.Shard, r.Shard
+		cells = append(cells, nodeCell{ID: e.ID, Key: e.Key, Cluster: now.Cluster, Starts: 1, Promise: r.Epoch})
 		put(saved, cellKey{kind: cellPeer, id: e.ID}, &e)
-		put(saved, cellKey{kind: cellShard, id: e.Shard}, &epoch)
-		for s := i * NumSlots / nodes; s < (i+1)*NumSlots/nodes; s++ {
-			slots.set(Slot(s), slotEntry{e.Shard, 1})
-			accepts.set(Slot(s), accepted{e.Shard, 1, epoch})
-		}
-		if len(now.Members) < min(maxVotersDefault, nodes-1+nodes%2) {
-			now.Members = append(now.Members, member{e.ID, e.Key})
-		}
-		r := record{Shard: e.Shard, Epoch: epoch, InSync: []incarnate{{Node: e.ID}}}
-		now.Votes.Promises = append(now.Votes.Promises, promiseRow{Shard: e.Shard, Epoch: epoch})
-		now.Votes.Records = append(now.Votes.Records, r)
 	}
 	sortMembers(now.Members)
 	voters := now.voters()
 	put(saved, cellKey{kind: cellVoters}, &voters)
-	put(saved, cellKey{kind: cellEpoch}, &numberCell{uint64(nodes)})
+	put(saved, cellKey{kind: cellEpoch}, &numberCell{uint64(primaries)})
 	votes := map[cellKey][]byte{}
 	for i := range uint8(numPages) {
 		put(saved, cellKey{kind: cellSlots, page: i}, pageRuns[slotEntry, slotRuns](&slots, i))
