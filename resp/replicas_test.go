@@ -106,7 +106,7 @@ func TestReplicasAreShown(t *testing.T) {
 		for _, n := range f.dialAll() {
 			nodes := n.do("CLUSTER NODES")
 			require.Regexp(t, f.id(r)+" "+f.addr(r)+`@1 (myself,)?slave `+f.id(p)+` `, nodes)
-			lines := n.do("CLUSTER REPLICAS "+f.id(p))
+			lines := n.do("CLUSTER REPLICAS " + f.id(p))
 			require.Equal(t, lines, n.do("CLUSTER SLAVES "+f.id(p)))
 			require.Contains(t, lines, f.id(r))
 			require.Equal(t, "ERR The specified node is not a master", n.do("CLUSTER REPLICAS "+f.id(r)))
