@@ -35,6 +35,7 @@ type Conn struct {
 	asking    bool // the next command comes after ASKING
 	wasAsking bool // this command does
 	readOnly  bool // READONLY was given
+	noKeys    bool // REPLCONF rdb-filter-only wants none of the keys
 	quit      bool // ends once the replies are written
 	tx        transaction
 	call      Call
@@ -290,7 +291,9 @@ func noReply(command *Command) error {
 }
 
 // mayBeSilent reports whether a command may have no reply.
-func (c *Command) mayBeSilent() bool { return c.fullName() == "client|reply" }
+func (c *Command) mayBeSilent() bool {
+	return c.fullName() == "client|reply" || c.Name == "replconf" && c.parent == nil
+}
 
 // rejected notes that a command was refused before it ran: the transaction it
 // was to be part of fails, and one that it was to end is over.

@@ -49,28 +49,50 @@ const (
 func Append(dst []byte, v *Value) []byte {
 	start := len(dst)
 	dst = slices.Grow(dst, payloadLen(v))
+	dst = appendObject(append(dst, typeOf(v)), v)
+	dst = binary.LittleEndian.AppendUint16(dst, versionWritten)
+	return binary.LittleEndian.AppendUint64(dst, checksum(dst[start:]))
+}
+
+// typeOf is the type byte of v.
+func typeOf(v *Value) byte {
 	switch v.Kind {
 	case String:
-		dst = appendString(append(dst, typeString), v.String)
+		return typeString
 	case List:
-		dst = appendStrings(append(dst, typeList), v.List)
+		return typeList
 	case Set:
-		dst = appendStrings(append(dst, typeSet), v.Set)
+		return typeSet
 	case Hash:
-		dst = appendLen(append(dst, typeHash), len(v.Hash))
+		return typeHash
+	case SortedSet:
+		return typeZset2
+	default:
+		panic(fmt.Sprintf("rdb: a value of kind %d is written", v.Kind))
+	}
+}
+
+// appendObject appends what follows the type byte of v.
+func appendObject(dst []byte, v *Value) []byte {
+	switch v.Kind {
+	case String:
+		dst = appendString(dst, v.String)
+	case List:
+		dst = appendStrings(dst, v.List)
+	case Set:
+		dst = appendStrings(dst, v.Set)
+	case Hash:
+		dst = appendLen(dst, len(v.Hash))
 		for _, pair := range v.Hash {
 			dst = appendString(appendString(dst, pair.Field), pair.Value)
 		}
 	case SortedSet:
-		dst = appendLen(append(dst, typeZset2), len(v.SortedSet))
+		dst = appendLen(dst, len(v.SortedSet))
 		for _, s := range v.SortedSet {
 			dst = binary.LittleEndian.AppendUint64(appendString(dst, s.Member), math.Float64bits(s.Score))
 		}
-	default:
-		panic(fmt.Sprintf("rdb: Append of a value of kind %d", v.Kind))
 	}
-	dst = binary.LittleEndian.AppendUint16(dst, versionWritten)
-	return binary.LittleEndian.AppendUint64(dst, checksum(dst[start:]))
+	return dst
 }
 
 // payloadLen returns how many bytes Append writes, so that dst grows once.

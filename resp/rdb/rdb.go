@@ -2,6 +2,8 @@
 // it and RESTORE takes it: a type byte, the object in the encoding of RDB
 // files, the RDB version in two bytes and a CRC64 in eight.
 //
+// [File] writes whole RDB files, for tools that ask a server for one.
+//
 // [Append] writes the plain encodings of RDB version 10, which every Redis
 // since 7.0 restores; older ones refuse the version. [Parse] reads what any Redis up to 7.2 dumps: the plain
 // encodings and the packed ones (ziplist, zipmap, intset, listpack, quicklist),
