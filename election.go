@@ -450,7 +450,7 @@ type recording struct {
 // win makes this node the primary of its shard, once it has opened it.
 func (s *state) win(c *candidacy) {
 	rec := newestRecord(c.grants)
-	l := &leadership{epoch: c.epoch, inSync: s.firstInSync(c, rec), leases: map[NodeID]time.Duration{},
+	l := &leadership{epoch: c.epoch, inSync: s.firstInSync(rec), leases: map[NodeID]time.Duration{},
 		leaseEnd: never, claimedFrom: forever, openedAt: s.now}
 	if rec != nil {
 		s.knowRecord(rec)
@@ -728,9 +728,6 @@ func (s *state) lookThrough(l *leadership) {
 	slots.Intersect(&s.followed)
 	l.mine.Subtract(&slots)
 	s.followed.Subtract(&slots)
-	if !slots.Empty() {
-		s.mark(cellKey{kind: cellNode}) // they are served after the next save: there is one
-	}
 	for slot := range slots.All() {
 		s.arrived.add(slot, s.table.slots.at(slot).move)
 		s.freshen(l, slot)

@@ -27,7 +27,7 @@ func (n *ruleNode) paused() {
 // consents are the answers of a primary to a replica that has asked it to hand over.
 func (x *replicas) asks(from *ruleNode, request uint64) []message {
 	x.w.t.Helper()
-	return x.a.gets(from, &failoverMsg{Request: request, Shard: x.a.shard()})
+	return x.a.gets(from, &failoverMsg{Request: request, Shard: x.a.shard(), Epoch: x.a.epoch()})
 }
 
 // A plain failover, step by step: the replica asks, the primary lets nobody in,
@@ -148,8 +148,8 @@ func TestFailoverIsRefusedByThePrimary(t *testing.T) {
 		}
 	}
 	x := newReplicas(t)
-	require.Empty(t, x.a.gets(x.d, &failoverMsg{Request: 7, Shard: x.a.shard()}), "a node of another shard")
-	require.Empty(t, x.a.gets(x.b, &failoverMsg{Request: 7, Shard: x.d.shard()}), "another shard")
+	require.Empty(t, x.a.gets(x.d, &failoverMsg{Request: 7, Shard: x.a.shard(), Epoch: x.a.epoch()}), "a node of another shard")
+	require.Empty(t, x.a.gets(x.b, &failoverMsg{Request: 7, Shard: x.d.shard(), Epoch: x.a.epoch()}), "another shard")
 	require.Empty(t, x.a.told1(t))
 }
 

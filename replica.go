@@ -101,7 +101,7 @@ func (s *state) waitedFor(l *leadership) []incarnate {
 // firstInSync is with whom a winner opens: who was in sync and is heard now. The
 // primary that it replaces is not: what it has acknowledged to nobody is to go
 // first.
-func (s *state) firstInSync(c *candidacy, rec *record) []incarnate {
+func (s *state) firstInSync(rec *record) []incarnate {
 	set := []incarnate{s.member()}
 	if rec == nil || !rec.electable(s.member()) {
 		return set

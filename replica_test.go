@@ -283,13 +283,13 @@ func TestWithWhomAWinnerOpens(t *testing.T) {
 		b.core.begin(w.now)
 		b.knows(c).heardAt, b.knows(a).heardAt = w.now, w.now
 		row.edit(b, c, &rec)
-		if got := w.members(b.core.firstInSync(&candidacy{}, &rec)); got != row.want {
+		if got := w.members(b.core.firstInSync(&rec)); got != row.want {
 			t.Errorf("%s: %s, want %s", row.name, got, row.want)
 		}
 	}
 	w := newRules(t)
 	_, b, _, _, _ := w.replicated()
-	require.Equal(t, []incarnate{b.core.member()}, b.core.firstInSync(&candidacy{}, nil), "no record")
+	require.Equal(t, []incarnate{b.core.member()}, b.core.firstInSync(nil), "no record")
 }
 
 // A primary that dies is replaced by a member that was in sync, which shows all

@@ -164,7 +164,7 @@ func (w *simWorld) settle(until time.Duration) {
 func (w *simWorld) facts() string {
 	s := ""
 	for _, n := range w.nodes {
-		if n.up {
+		if n.up && n.core.self.State == present {
 			s += fmt.Sprintf("%s %x %x ", n.name(), n.core.peers.sum, n.core.table.sum)
 		}
 	}
