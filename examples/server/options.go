@@ -36,6 +36,8 @@ type options struct {
 	clusterFile string
 	nodeTimeout time.Duration
 	busPort     int
+	minReplicas int // that must have a write before it is acknowledged
+	backlog     int // bytes of changes that are kept for replicas; 0: the default
 	announce    struct {
 		host, hostname string
 		port, busPort  int
@@ -203,8 +205,18 @@ func escape(b *strings.Builder, quote byte, text string) int {
 	return 0
 }
 
+// oldNames are what redis.conf called its directives before, and still takes.
+var oldNames = map[string]string{
+	"cluster-slave-no-failover": "cluster-replica-no-failover", "cluster-slave-validity-factor": "cluster-replica-validity-factor",
+	"min-slaves-max-lag": "min-replicas-max-lag", "min-slaves-to-write": "min-replicas-to-write", "repl-ping-slave-period": "repl-ping-replica-period",
+	"slave-priority": "replica-priority", "slave-read-only": "replica-read-only", "slave-serve-stale-data": "replica-serve-stale-data", "slaveof": "replicaof",
+}
+
 // take takes one directive.
 func (o *options) take(d *directive) (err error) {
+	if now, old := oldNames[d.name]; old {
+		d.name = now
+	}
 	value := strings.Join(d.args, " ")
 	kept, known, err := resp.CheckSetting(d.name, value)
 	switch {
@@ -246,6 +258,19 @@ func (o *options) take(d *directive) (err error) {
 		o.nodeTimeout = time.Duration(number()) * time.Millisecond
 	case "cluster-port":
 		o.busPort = number()
+	case "min-replicas-to-write":
+		o.minReplicas = number()
+	case "repl-backlog-size":
+		o.backlog = number()
+	case "replicaof":
+		if len(d.args) > 0 && !strings.EqualFold(value, "no one") {
+			return d.bad("%s is not allowed: a replica is made with CLUSTER REPLICATE", d.name)
+		}
+	case "replica-read-only":
+		if kept == "no" {
+			o.warn("replica-read-only no: replicas take no writes but from their primary")
+			o.settings["replica-read-only"] = "yes"
+		}
 	case "cluster-announce-ip":
 		o.announce.host = value
 	case "cluster-announce-hostname":

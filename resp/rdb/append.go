@@ -68,7 +68,7 @@ func typeOf(v *Value) byte {
 	case SortedSet:
 		return typeZset2
 	default:
-		panic(fmt.Sprintf("rdb: a value of kind %d is written", v.Kind))
+		panic(fmt.Sprintf("rdb: Append of a value of kind %d", v.Kind))
 	}
 }
 

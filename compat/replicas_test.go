@@ -1,0 +1,264 @@
+package compat
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+)
+
+// Replicas and failover with redis-cli and processes: create, kill, pause, failover
+// by hand under load, backup.
+
+// replicatedCluster makes a cluster of three primaries with a replica each.
+func replicatedCluster(t testing.TB, bin string, args ...string) []*process {
+	t.Helper()
+	all := make([]*process, 6)
+	create := []string{"--cluster", "create", "--cluster-yes", "--cluster-replicas", "1"}
+	for i := range all {
+		all[i] = startProcess(t, bin, append([]string{"--cluster-enabled", "yes", "--cluster-node-timeout", "2000"}, args...)...)
+		create = append(create, all[i].addr())
+	}
+	out := cli(t, create...)
+	require.Equal(t, 3, strings.Count(out, "Adding replica"))
+	require.Contains(t, out, "[OK] All nodes agree about slots configuration.")
+	require.Contains(t, out, "[OK] All 16384 slots covered.")
+	for _, p := range all {
+		if p.info("role") == "slave" {
+			p.linkUp()
+		}
+	}
+	return all
+}
+
+// info is a line of INFO replication.
+func (p *process) info(name string) string {
+	p.t.Helper()
+	for line := range strings.Lines(p.do("INFO", "replication").text) {
+		if value, ok := strings.CutPrefix(strings.TrimSpace(line), name+":"); ok {
+			return value
+		}
+	}
+	return ""
+}
+
+func (p *process) linkUp() {
+	p.t.Helper()
+	require.Eventually(p.t, func() bool { return p.info("master_link_status") == "up" }, 30*time.Second, 10*time.Millisecond, "%s has no link to its primary", p.port)
+}
+
+// shardOf is a primary of a cluster and a replica of it.
+func shardOf(t testing.TB, all []*process) (primary, replica *process) {
+	t.Helper()
+	for _, r := range all {
+		if r.info("role") != "slave" {
+			continue
+		}
+		for _, p := range all {
+			if p.port == r.info("master_port") {
+				return p, r
+			}
+		}
+	}
+	t.Fatal("nobody follows anybody")
+	return nil, nil
+}
+
+// numbers writes rising numbers, each writer under keys of its own: a number that
+// has been acknowledged and is not there any more shows as a smaller one.
+type numbers struct {
+	t     testing.TB
+	c     *redis.ClusterClient
+	wg    sync.WaitGroup
+	stop  atomic.Bool
+	last  []atomic.Int64
+	acked atomic.Int64
+}
+
+func startNumbers(t testing.TB, all []*process, keys int) *numbers {
+	o := &redis.ClusterOptions{MaxRedirects: 16, MaxRetries: 1, ReadTimeout: 2 * time.Second, DialTimeout: time.Second}
+	for _, p := range all {
+		o.Addrs = append(o.Addrs, p.addr())
+	}
+	n := &numbers{t: t, c: redis.NewClusterClient(o), last: make([]atomic.Int64, keys)}
+	for w := range 4 {
+		n.wg.Go(func() {
+			for i := int64(1); !n.stop.Load(); i++ {
+				for k := w; k < keys && !n.stop.Load(); k += 4 {
+					if n.c.Set(t.Context(), n.key(k), i, 0).Err() == nil {
+						n.last[k].Store(i)
+						n.acked.Add(1)
+					}
+				}
+			}
+		})
+	}
+	t.Cleanup(func() {
+		n.end()
+		n.c.Close()
+	})
+	return n
+}
+
+func (n *numbers) key(k int) string { return fmt.Sprint("number:", k) }
+
+func (n *numbers) goOn(more int64) {
+	n.t.Helper()
+	from := n.acked.Load()
+	require.Eventually(n.t, func() bool { return n.acked.Load() >= from+more }, time.Minute, 5*time.Millisecond, "writers get nowhere")
+}
+
+func (n *numbers) end() {
+	n.stop.Store(true)
+	n.wg.Wait()
+}
+
+// lost counts the keys whose last acknowledged number is gone.
+func (n *numbers) lost() (lost int) {
+	n.t.Helper()
+	for k := range n.last {
+		want := n.last[k].Load()
+		var got int64
+		require.Eventually(n.t, func() (ok bool) {
+			v, err := n.c.Get(n.t.Context(), n.key(k)).Int64()
+			got = v
+			return err == nil || err == redis.Nil
+		}, 30*time.Second, 20*time.Millisecond)
+		if got < want {
+			lost++
+		}
+	}
+	return lost
+}
+
+// A primary that is killed under load is replaced without an operator, and comes
+// back as a replica. In a strict shard nothing that was acknowledged is lost.
+func TestReplicaReplacesAKilledPrimary(t *testing.T) {
+	all := replicatedCluster(t, buildServer(t), "--min-replicas-to-write", "1")
+	primary, replica := shardOf(t, all)
+	n := startNumbers(t, all, 120)
+	n.goOn(2000)
+	killed := time.Now()
+	primary.kill()
+	require.Eventually(t, func() bool {
+		return replica.info("role") == "master" && strings.Contains(replica.do("CLUSTER", "INFO").text, "cluster_state:ok")
+	}, 30*time.Second, 5*time.Millisecond)
+	t.Logf("the cluster is ok again after %v, NodeTimeout 2s", time.Since(killed))
+	primary.log = lockedBuffer{}
+	primary.start()
+	require.Eventually(t, func() bool { return primary.info("role") == "slave" }, 30*time.Second, 20*time.Millisecond)
+	primary.linkUp()
+	n.goOn(500)
+	n.end()
+	require.Zero(t, n.lost())
+	healthy(t, replica)
+}
+
+// An operator's failover there and back again, with writers: nothing is lost.
+func TestFailoverByHandUnderLoad(t *testing.T) {
+	all := replicatedCluster(t, buildServer(t))
+	a, b := shardOf(t, all)
+	n := startNumbers(t, all, 120)
+	for range 2 {
+		n.goOn(1000)
+		began := time.Now()
+		require.Equal(t, "OK", b.do("CLUSTER", "FAILOVER").text)
+		require.Eventually(t, func() bool { return b.info("role") == "master" }, 10*time.Second, time.Millisecond)
+		t.Logf("it leads after %v", time.Since(began))
+		a.linkUp()
+		a, b = b, a
+	}
+	n.goOn(500)
+	n.end()
+	require.Zero(t, n.lost())
+	healthy(t, a)
+}
+
+// A primary that stood still for longer than the timeout acknowledges none of the
+// requests that waited for it, and follows the one that took its place.
+func TestPausedPrimaryAcknowledgesNothing(t *testing.T) {
+	all := replicatedCluster(t, buildServer(t))
+	primary, replica := shardOf(t, all)
+	key := ""
+	for i := 0; key == ""; i++ {
+		if k := fmt.Sprint("key:", i); primary.do("SET", k, "before").text == "OK" {
+			key = k
+		}
+	}
+	l := connect(t, primary.addr(), "2")
+	primary.pause()
+	t.Cleanup(primary.resume)
+	const queued = 100
+	for i := range queued {
+		l.add([]string{"SET", key, strconv.Itoa(i)})
+	}
+	require.NoError(t, l.flush())
+	require.Eventually(t, func() bool { return replica.info("role") == "master" && replica.do("SET", key, "after").text == "OK" }, 30*time.Second, 10*time.Millisecond)
+	primary.resume()
+	for range queued {
+		r, err := l.read()
+		require.NoError(t, err)
+		require.True(t, r.isError(), "acknowledged: %v", r)
+	}
+	require.Eventually(t, func() bool { return primary.info("role") == "slave" }, 30*time.Second, 10*time.Millisecond)
+	primary.linkUp()
+	require.Equal(t, "after", replica.do("GET", key).text)
+}
+
+// redis-cli adds replicas and removes them, and saves what each primary has.
+func TestRedisCliAddsReplicasAndSavesData(t *testing.T) {
+	bin := buildServer(t)
+	all := cluster(t, bin, 3)
+	for i := range 60 {
+		cli(t, "-c", "-p", all[0].port, "SET", fmt.Sprint("key:", i), "v")
+	}
+	added := startProcess(t, bin, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+	out := cli(t, "--cluster", "add-node", added.addr(), all[0].addr(), "--cluster-slave", "--cluster-master-id", all[1].id())
+	require.Contains(t, out, "[OK] New node added correctly.")
+	agree(t, append(all, added)...)
+	added.linkUp()
+	require.Equal(t, all[1].port, added.info("master_port"))
+	require.Equal(t, all[1].do("DBSIZE").text, added.do("DBSIZE").text)
+	require.Contains(t, cli(t, "--cluster", "check", all[0].addr()), "1 additional replica(s)")
+	require.Contains(t, cli(t, "--cluster", "info", all[0].addr()), "60 keys in 3 masters")
+
+	dir := t.TempDir()
+	require.Contains(t, cli(t, "--cluster", "backup", all[0].addr(), dir), "[OK] Backup created")
+	files, err := filepath.Glob(filepath.Join(dir, "*.rdb"))
+	require.NoError(t, err)
+	require.Len(t, files, 3)
+	keys := 0
+	for _, file := range files {
+		keys += loadedKeys(t, file)
+	}
+	require.Equal(t, 60, keys)
+
+	out = cli(t, "--cluster", "del-node", all[0].addr(), added.id())
+	require.Contains(t, out, "Sending CLUSTER RESET")
+	agree(t, all...)
+	require.Equal(t, "0", added.do("DBSIZE").text)
+	require.Equal(t, "master", added.info("role"))
+}
+
+// loadedKeys is the number of keys that redis-server finds in an RDB file.
+func loadedKeys(t testing.TB, file string) int {
+	t.Helper()
+	dir := t.TempDir()
+	data, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "dump.rdb"), data, 0o600))
+	p := &process{t: t, bin: "redis-server", port: freePortPair(t), dir: dir}
+	p.start()
+	t.Cleanup(p.kill)
+	n, err := strconv.Atoi(p.do("DBSIZE").text)
+	require.NoError(t, err)
+	return n
+}
