@@ -89,10 +89,9 @@ func TestWaitsGrowBeforeTheRecordAndShrinkAfterIt(t *testing.T) {
 	t.Parallel()
 	w := newRules(t)
 	a, b, c, d, _ := w.replicated()
-	m := d.core.member()
 	r := d.replicate(a.core.id, false)
 	w.until("replica", func() bool { return r.done })
-	m = d.core.member()
+	m := d.core.member()
 	w.run(ruleNT / 5)
 	state := func() []string { return []string{a.waits(), a.proposes(), a.inSync()} }
 	require.Equal(t, []string{"bc", "", "abc"}, state())
