@@ -84,7 +84,7 @@ func decodePart(b []byte) (p entryPart, err error) {
 	} else {
 		p.move = r.fixed()
 	}
-	if p.kind == 0 || p.kind >= numEntryKinds || p.more && p.kind != entryOps {
+	if p.kind == 0 || p.kind >= numEntryKinds || p.more && p.kind != entryOps || p.kind == entryOps && len(p.ops) == 0 {
 		r.fail()
 	}
 	if err := r.done(); err != nil {

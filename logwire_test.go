@@ -119,6 +119,7 @@ func FuzzLogFrames(f *testing.F) {
 	f.Add(byte(3), (&syncSlot{1, 2, 3}).append(nil))
 	f.Add(byte(4), (&logAck{offset: 1}).append(nil))
 	f.Add(byte(5), ops.first)
+	f.Add(byte(5), []byte("\x010\x00")) // of no changes: nobody writes it
 	f.Fuzz(func(t *testing.T, kind byte, b []byte) {
 		type frame interface{ append([]byte) []byte }
 		again := func(v frame, err error) {
