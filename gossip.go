@@ -93,6 +93,7 @@ func (s *state) setShard(id ShardID, e Epoch, mode pushMode) {
 	}
 	s.table.setShard(id, e)
 	s.mark(cellKey{kind: cellShard, id: id})
+	s.epochSave = s.saveSeq + 1
 	if mode == pushChange && !slices.Contains(s.pending.shards, id) {
 		s.pending.shards = append(s.pending.shards, id)
 	}
@@ -543,6 +544,7 @@ func (s *state) heardEpoch(id ShardID, n uint64) {
 	if n > s.epochHigh {
 		s.epochHigh = n
 		s.mark(cellKey{kind: cellEpoch})
+		s.epochSave = s.saveSeq + 1
 	}
 }
 

@@ -485,3 +485,41 @@ func TestListOfTheSilentIsBounded(t *testing.T) {
 	_, err := appendFrame(nil, &failMsg{a.core.self.silent})
 	require.NoError(t, err)
 }
+
+// What a majority has on disk is told beside this node's own save; the epochs that
+// go with it are not.
+func TestDecidedSlotsWaitForTheEpochsThatGoWithThem(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		name  string
+		edit  func(s *state)
+		waits bool
+	}{
+		{"a slot alone has changed", func(*state) {}, false},
+		{"a higher number is heard of", func(s *state) { s.heardEpoch(s.self.Shard, s.epochHigh+7) }, true},
+		{"another epoch of a shard is heard of", func(s *state) {
+			s.setShard(ShardID{9}, Epoch{Number: 1, Node: NodeID{9}}, pushNothing)
+		}, true},
+	} {
+		w := newRules(t)
+		a := w.cluster(2, 3)[0]
+		w.run(2 * ruleNT)
+		a.step(func(s *state, now time.Duration) output {
+			s.begin(now)
+			row.edit(s)
+			s.mark(cellKey{kind: cellSlots})
+			s.pending.given = append(s.pending.given, givenSlots{s.self.Shard, oneSlot(5)})
+			out := s.end()
+			require.Equal(t, s.saveSeq, s.unsaved(), row.name)
+			told := 0
+			for _, m := range out.sends {
+				if u, ok := m.msg.(*updateMsg); ok && !u.Giver.IsZero() {
+					told++
+					require.Equal(t, row.waits, m.after == s.saveSeq, row.name)
+				}
+			}
+			require.Equal(t, 2, told, row.name)
+			return out
+		})
+	}
+}

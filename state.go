@@ -15,7 +15,8 @@ import (
 // Saving runs beside the core, so what it holds in memory may be ahead of the
 // disk. Each send and tell names the save that it has to wait for. Heartbeats
 // wait for none but the node's identity: a slow disk must not silence a node,
-// so they claim and grant only what has been saved already.
+// so they claim and grant only what has been saved already. What says only that
+// which a majority of the voters has on disk waits for the numbers in it alone.
 
 // output is what one step of the core asks of its driver. It is valid until the
 // next step.
@@ -220,15 +221,16 @@ type state struct {
 	reassess     bool // serving may have changed
 
 	// Saving.
-	wake     time.Duration // when the next tick is due
-	dirty    map[cellKey]struct{}
-	marked   cellKey // last
-	saveSeq  uint64
-	needSeq  uint64 // the newest save that what leaves this node waits for
-	unmarked bool   // a mark has been taken off since the newest save
-	savedSeq uint64
-	identity uint64 // the save that holds this node's identity
-	loop     []looped
+	wake      time.Duration // when the next tick is due
+	dirty     map[cellKey]struct{}
+	marked    cellKey // last
+	saveSeq   uint64
+	needSeq   uint64 // the newest save that what leaves this node waits for
+	epochSave uint64 // the save that holds the newest change of an epoch
+	unmarked  bool   // a mark has been taken off since the newest save
+	savedSeq  uint64
+	identity  uint64 // the save that holds this node's identity
+	loop      []looped
 }
 
 // looped is a message of this node to itself.
@@ -395,7 +397,7 @@ func (s *state) end() output {
 				m.after = s.unsavedSince(s.identity)
 			case *updateMsg, *updatedMsg, *forwardedMsg:
 				if m.after = after; isDecided(m.msg) {
-					m.after = s.unsavedSince(s.identity)
+					m.after = s.unsavedSince(max(s.identity, s.epochSave))
 				}
 			case *grantMsg:
 				m.after = after
@@ -422,8 +424,9 @@ func (s *state) end() output {
 
 // isDecided reports whether a message says only what others have on disk: that a
 // majority of the voters has accepted a move of slots, or that this node has heard
-// of a change. It need not wait for this node's own save: were that lost, this node
-// would find the same in the grants of its next vote, or in the digests of others.
+// of a change. It need not wait for this node's own save of it: were that lost, this
+// node would find the same in the grants of its next vote, or in the digests of
+// others. For the numbers of epochs that go with the slots it waits.
 func isDecided(m message) bool {
 	switch m := m.(type) {
 	case *updateMsg:
