@@ -33,7 +33,7 @@ const (
 
 // failover is one to this node, under way.
 type failover struct {
-	command uint64 // 0: answered
+	command uint64
 	request uint64
 	mode    FailoverMode
 	until   time.Duration
@@ -88,8 +88,6 @@ func (s *state) failoverTick() {
 		s.endFailover(mayHappen("no majority of the voters has answered"))
 	case s.now >= f.until:
 		s.endFailover(tryAgain("the primary has not agreed in time, nothing has changed"))
-	case s.lead == nil && s.table.primary(s.self.Shard) == s.id:
-		// It has taken the shard and is standing.
 	case f.stood:
 		s.wakeBy(f.until)
 	case s.now >= f.again:

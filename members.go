@@ -931,6 +931,7 @@ func (s *state) trimShards() {
 		if s.now-since > shardlessLimit {
 			s.table.dropShard(id)
 			delete(s.shardless, id)
+			delete(s.hadReplicas, id)
 			delete(s.vote.shards, id)
 			delete(s.vote.leases, id)
 			delete(s.used, id)

@@ -105,11 +105,11 @@ func TestAPrimaryThatWasStoppedAcknowledgesNothing(t *testing.T) {
 	var err error
 	p.id, err = ParseNodeID(p.hear(t, "ready"))
 	require.NoError(t, err)
-	for nodes[0].Table().Slots(p.id) == (SlotSet{}) {
+	until(t, time.Minute, "the process leads", func() bool {
 		p.say("failover")
 		t.Log("failover:", p.hear(t, "failover"))
-		time.Sleep(10 * time.Millisecond)
-	}
+		return nodes[0].Table().Slots(p.id) != (SlotSet{})
+	})
 	c := nodes[0].Client()
 	until(t, time.Minute, "the first write", func() bool { return c.Set(t.Context(), "n", []byte("0")) == nil })
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGSTOP))

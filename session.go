@@ -37,7 +37,7 @@ func (s *Session) Execute(ctx context.Context, r *Request, f func(*Tx) error) er
 		ran, err = s.n.engine.execute(ctx, &s.tx, r, f, waitHold)
 	}
 	s.busy = false
-	if !r.ReadOnly && s.n.repl.keeping.Load() {
+	if ran && !r.ReadOnly && s.n.repl.keeping.Load() {
 		s.last = s.n.repl.end()
 	}
 	if err != nil {

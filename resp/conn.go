@@ -498,8 +498,6 @@ func (s *Server) errorText(err error) string {
 		return "TRYAGAIN " + cause(err, slotmesh.ErrTryAgain)
 	case errors.Is(err, slotmesh.ErrClusterDown):
 		return "CLUSTERDOWN " + cause(err, slotmesh.ErrClusterDown)
-	case errors.Is(err, slotmesh.ErrNoReplicas):
-		return "NOREPLICAS Not enough good replicas to write."
 	case errors.Is(err, slotmesh.ErrTooLarge):
 		return "ERR " + cause(err, slotmesh.ErrTooLarge)
 	case errors.Is(err, context.Canceled), errors.Is(err, slotmesh.ErrClosed):

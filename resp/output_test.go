@@ -60,8 +60,8 @@ func TestScriptsMakeNoEndlessTexts(t *testing.T) {
 		`local s, t = ("x"):rep(1e6), {} for i=1,1000 do t[i]=s end return table.concat(t)`,
 		`return (("x"):rep(1e5):gsub("x", ("y"):rep(1e5)))`,
 	} {
-		if raced {
-			break // a script may take five seconds, and it is hundreds of megabytes
+		if raced && strings.Contains(text, "gsub") {
+			continue // to build so much takes it more than the five seconds that a script has
 		}
 		require.Contains(t, c.do("EVAL", text, "0"), "resulting string too large", text)
 	}
