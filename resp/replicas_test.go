@@ -234,8 +234,9 @@ func TestFailoverByHand(t *testing.T) {
 			synctest.Wait()
 
 			began := time.Now()
-			for range 3 {
-				require.Equal(t, "OK", replica.do("CLUSTER FAILOVER"))
+			require.Equal(t, "OK", replica.do("CLUSTER FAILOVER"))
+			for range 2 { // the first one may be over by then
+				require.Contains(t, []string{"OK", string(errNoMaster)}, replica.do("CLUSTER FAILOVER"))
 			}
 			f.within(frontNT, "it leads", func() bool { return strings.HasPrefix(replica.do("ROLE"), "[master") })
 			t.Logf("after %v", time.Since(began))
