@@ -316,58 +316,31 @@ func (f *feed) copySlot(ctx context.Context, slot Slot) error {
 	if err := f.write(frameSyncSlot, head.append); err != nil || keys == 0 {
 		return err
 	}
-	for page, cursor, first := pageFirst, uint64(0), true; first || cursor != 0; first = false {
-		c.mu.RLock()
-		items, next, err := n.cfg.Store.Scan(uint16(slot), cursor, page)
-		c.mu.RUnlock()
-		if err != nil {
+	page := pageFirst
+	var ops []store.Op
+	w := slotWalk{from: n.cfg.Store, slot: slot, lock: c.mu.RLocker(), page: &page,
+		take: func(read []store.Op) error {
+			ops = read
+			return nil
+		},
+		after: func() error {
+			bytes, err := f.sendPage(ctx, slot, ops)
+			page, ops = adaptPage(page, bytes), nil
 			return err
-		}
-		if page, err = f.sendPage(ctx, slot, items, page); err != nil {
-			return err
-		}
-		for i := range items {
-			if err := f.copyFields(ctx, slot, c, items[i].Key); err != nil {
-				return err
-			}
-		}
-		cursor = next
-	}
-	return nil
+		}}
+	return w.run()
 }
 
-func (f *feed) copyFields(ctx context.Context, slot Slot, c *slotCell, key string) error {
-	for page, from, more := pageFirst, store.FirstField, true; more; {
-		c.mu.RLock()
-		items, rest, err := f.r.n.cfg.Store.Range(uint16(slot), key, from, page)
-		c.mu.RUnlock()
-		if err != nil {
-			return err
-		}
-		for i := range items {
-			items[i].Key = key
-		}
-		if page, err = f.sendPage(ctx, slot, items, page); err != nil {
-			return err
-		}
-		if more = rest && len(items) > 0; more {
-			from = items[len(items)-1].Field + "\x00"
-		}
-	}
-	return nil
-}
-
-// sendPage sends a page, and the entries that have come meanwhile, and says how
-// many items to read next.
-func (f *feed) sendPage(ctx context.Context, slot Slot, items []store.Item, page int) (int, error) {
-	total := 0
-	for ops := putsOf(items); len(ops) > 0; {
+// sendPage sends a page, and the entries that have come meanwhile, and returns how
+// many bytes the page has had.
+func (f *feed) sendPage(ctx context.Context, slot Slot, ops []store.Op) (total int, err error) {
+	for len(ops) > 0 {
 		n, bytes := pieceOf(ops)
 		if err := f.write(frameSyncData, func(b []byte) []byte { return appendPiece(b, 0, slot, ops[:n]) }); err != nil {
-			return page, err
+			return total, err
 		}
 		ops = ops[n:]
 		total += bytes
 	}
-	return adaptPage(page, total), f.sendUpTo(ctx, f.r.end().offset)
+	return total, f.sendUpTo(ctx, f.r.end().offset)
 }

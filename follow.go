@@ -544,11 +544,12 @@ func (f *following) replaceSlot(slot Slot, side *sideCopy) error {
 	c.staging, c.imported = 0, false
 	n.kept.set(cellOwned, slot, k.owned)
 	n.kept.set(cellStaged, slot, k.staged)
-	err := walkSlot(side.store, slot, func(ops []store.Op) error {
+	page := pageMost
+	w := slotWalk{from: side.store, slot: slot, page: &page, take: func(ops []store.Op) error {
 		n.engine.sweeper.noteOps(slot, ops)
 		return n.cfg.Store.Apply(uint16(slot), ops)
-	})
-	if err != nil {
+	}}
+	if err := w.run(); err != nil {
 		return err
 	}
 	return side.store.Drop(uint16(slot))
@@ -558,40 +559,4 @@ func (f *following) current() bool {
 	f.r.mu.Lock()
 	defer f.r.mu.Unlock()
 	return f.r.following == f
-}
-
-// walkSlot hands on all that a store holds of a slot, as ops. The caller keeps
-// others out of the slot.
-func walkSlot(from Store, slot Slot, take func([]store.Op) error) error {
-	for cursor, first := uint64(0), true; first || cursor != 0; first = false {
-		items, next, err := from.Scan(uint16(slot), cursor, pageMost)
-		if err == nil && len(items) > 0 {
-			err = take(putsOf(items))
-		}
-		for i := 0; i < len(items) && err == nil; i++ {
-			err = walkFields(from, slot, items[i].Key, take)
-		}
-		if err != nil {
-			return err
-		}
-		cursor = next
-	}
-	return nil
-}
-
-func walkFields(from Store, slot Slot, key string, take func([]store.Op) error) error {
-	for at, more := store.FirstField, true; more; {
-		items, rest, err := from.Range(uint16(slot), key, at, pageMost)
-		if err != nil || len(items) == 0 {
-			return err
-		}
-		for i := range items {
-			items[i].Key = key
-		}
-		if err := take(putsOf(items)); err != nil {
-			return err
-		}
-		more, at = rest, items[len(items)-1].Field+"\x00"
-	}
-	return nil
 }

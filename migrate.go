@@ -29,11 +29,8 @@ const (
 	copyRounds    = 16                     // rounds, the slots are frozen
 	freezeFirst   = 50 * time.Millisecond  // from the freeze until the taker has all; over it, thaw, and the next may last twice as long
 	freezeLimit   = 500 * time.Millisecond // at most, and until the taker's core says so
-	pageFirst     = 16                     // entries that are read at a time, at first
-	pageMost      = 1024
-	pageBytes     = 256 << 10 // that they should have together
-	moveTries     = 20        // of a group, before a move is given up
-	incomingMax   = 1024      // hand-overs that a taker holds; at the bound one more is refused
+	moveTries     = 20                     // of a group, before a move is given up
+	incomingMax   = 1024                   // hand-overs that a taker holds; at the bound one more is refused
 	opsOverhead   = 16
 	pieceBytes    = 1 << 20 // of one piece, unless a single op has more
 	moveRetryWait = 20 * time.Millisecond
@@ -138,19 +135,6 @@ func (o *outgoing) narrow() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.most = max(o.most/2, outgoingLow/2)
-}
-
-// adapt chooses how many entries to read next, after a page of so many bytes.
-func (o *outgoing) adapt(bytes int) { o.page = adaptPage(o.page, bytes) }
-
-func adaptPage(page, bytes int) int {
-	switch {
-	case bytes > pageBytes:
-		return max(1, page/2)
-	case bytes < pageBytes/4:
-		return min(pageMost, 2*page)
-	}
-	return page
 }
 
 // pieceOf is how many of the ops go into one piece, at least one, and their
@@ -405,11 +389,19 @@ func (j *jobs) release(o *outgoing, slots SlotSet) {
 // left.
 func (j *jobs) copyAll(ctx context.Context, o *outgoing, conn *dataConn) error {
 	for slot := range o.slots.All() {
-		for cursor, first := uint64(0), true; first || cursor != 0; first = false {
-			var err error
-			if cursor, err = j.copyPage(ctx, o, conn, slot, cursor); err != nil {
-				return err
-			}
+		w := slotWalk{from: j.n.cfg.Store, slot: slot, lock: j.n.engine.cell(slot).mu.RLocker(), page: &o.page,
+			take: func(ops []store.Op) error {
+				o.page = adaptPage(o.page, o.effects(slot, ops))
+				return nil
+			},
+			after: func() error {
+				if err := o.drain(ctx, conn); err != nil {
+					return err
+				}
+				return ctx.Err()
+			}}
+		if err := w.run(); err != nil {
+			return err
 		}
 	}
 	return o.catchUp(ctx, conn)
@@ -430,62 +422,6 @@ func (o *outgoing) catchUp(ctx context.Context, conn *dataConn) error {
 		o.narrow()
 	}
 	return nil
-}
-
-// copyPage sends a page of keys. Page by page the lock is let go of.
-func (j *jobs) copyPage(ctx context.Context, o *outgoing, conn *dataConn, slot Slot, cursor uint64) (uint64, error) {
-	c := j.n.engine.cell(slot)
-	c.mu.RLock()
-	items, next, err := j.n.cfg.Store.Scan(uint16(slot), cursor, o.page)
-	if err == nil {
-		o.adapt(o.effects(slot, putsOf(items)))
-	}
-	c.mu.RUnlock()
-	if err == nil {
-		err = o.drain(ctx, conn)
-	}
-	for i := 0; i < len(items) && err == nil; i++ {
-		err = j.copyFields(ctx, o, conn, slot, items[i].Key)
-	}
-	return next, err
-}
-
-func putsOf(items []store.Item) []store.Op {
-	ops := make([]store.Op, len(items))
-	for i := range items {
-		ops[i] = putOf(&items[i])
-	}
-	return ops
-}
-
-func putOf(it *store.Item) store.Op {
-	return store.Op{Code: store.OpPut, Key: it.Key, Field: it.Field, Value: it.Value, ExpireAt: it.ExpireAt, Kind: it.Kind}
-}
-
-// copyFields sends the fields of a key, a page at a time.
-func (j *jobs) copyFields(ctx context.Context, o *outgoing, conn *dataConn, slot Slot, key string) error {
-	c := j.n.engine.cell(slot)
-	for from, more := store.FirstField, true; more; {
-		c.mu.RLock()
-		items, rest, err := j.n.cfg.Store.Range(uint16(slot), key, from, o.page)
-		for i := range items {
-			items[i].Key = key
-		}
-		if err == nil && len(items) > 0 {
-			o.adapt(o.effects(slot, putsOf(items)))
-		}
-		c.mu.RUnlock()
-		if err != nil {
-			return err
-		}
-		if more = rest && len(items) > 0; more {
-			from = items[len(items)-1].Field + "\x00"
-		}
-		if err := o.drain(ctx, conn); err != nil {
-			return err
-		}
-	}
-	return ctx.Err()
 }
 
 // drain sends what waits. What it has not sent when ctx is over waits on.

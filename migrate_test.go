@@ -119,14 +119,14 @@ func TestWhatAHandOverHasReadAndNotSentIsBounded(t *testing.T) {
 func TestPagesOfACopyAdaptToTheSizeOfWhatIsRead(t *testing.T) {
 	o := newOutgoing(SlotSet{})
 	for range 20 {
-		o.adapt(100)
+		o.page = adaptPage(o.page, 100)
 	}
 	require.Equal(t, pageMost, o.page)
 	for range 20 {
-		o.adapt(64 << 20)
+		o.page = adaptPage(o.page, 64 << 20)
 	}
 	require.Equal(t, 1, o.page)
-	o.adapt(pageBytes)
+	o.page = adaptPage(o.page, pageBytes)
 	require.Equal(t, 1, o.page)
 }
 

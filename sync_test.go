@@ -22,12 +22,14 @@ func contents(t *testing.T, n *node) map[string]string {
 		}
 		c := n.engine.makeCell(slot)
 		c.mu.RLock()
-		err := walkSlot(n.cfg.Store, slot, func(ops []store.Op) error {
+		page := pageMost
+		w := slotWalk{from: n.cfg.Store, slot: slot, page: &page, take: func(ops []store.Op) error {
 			for i := range ops {
 				all[fmt.Sprint(slot, " ", ops[i].Key, " ", ops[i].Field)] = fmt.Sprintf("%q %d %d", ops[i].Value, ops[i].Kind, ops[i].ExpireAt)
 			}
 			return nil
-		})
+		}}
+		err := w.run()
 		c.mu.RUnlock()
 		require.NoError(t, err)
 		for _, kind := range []cellKind{cellOwned, cellStaged} {
