@@ -123,7 +123,7 @@ func TestPagesOfACopyAdaptToTheSizeOfWhatIsRead(t *testing.T) {
 	}
 	require.Equal(t, pageMost, o.page)
 	for range 20 {
-		o.page = adaptPage(o.page, 64 << 20)
+		o.page = adaptPage(o.page, 64<<20)
 	}
 	require.Equal(t, 1, o.page)
 	o.page = adaptPage(o.page, pageBytes)

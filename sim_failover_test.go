@@ -1,7 +1,6 @@
 package slotmesh
 
 import (
-	"flag"
 	"slices"
 	"strings"
 	"testing"
@@ -17,7 +16,7 @@ import (
 func TestHalfOfThePrimariesDieAtOnce(t *testing.T) {
 	const primaries, dying, deadVoters = 100, 49, 4
 	if raced {
-		t.Skip("one goroutine, and a minute under the race detector")
+		t.Skip("a single goroutine runs here: there is nothing to race, and it takes the detector a minute")
 	}
 	w := newSimWorld(1)
 	w.ack, w.unchecked, w.stopAt = 1, true, true
@@ -153,55 +152,51 @@ func (w *simWorld) unservedShards() int {
 	return k
 }
 
-var replaceSeeds = flag.Int("sim.replace", 0, "primaries that TestTimeToReplaceAPrimary kills, one in a world of its own; 0: it is skipped")
+const replaceSeeds = 200 // primaries that BenchmarkTimeToReplaceAPrimary kills, one in a world of its own
 
-// TestTimeToReplaceAPrimary measures how long it takes from the death of a primary
-// to the first fresh read of its replica, in a cluster of six.
-func TestTimeToReplaceAPrimary(t *testing.T) {
-	if *replaceSeeds == 0 {
-		t.Skip("a measurement: -sim.replace=200")
-	}
-	voted, quiet := []float64{}, []float64{}
-	for seed := range uint64(*replaceSeeds) {
-		w := newSimWorld(seed)
-		w.unchecked, w.stopAt, w.faults.opsEvery = true, true, 0
-		var ns []*simNode
-		for range 6 {
-			ns = append(ns, w.addNode())
+// BenchmarkTimeToReplaceAPrimary is how long it takes from the death of a primary
+// to the first fresh read of its replica, in a cluster of six, in simulated time.
+func BenchmarkTimeToReplaceAPrimary(b *testing.B) {
+	for b.Loop() {
+		var took []float64
+		for seed := range uint64(replaceSeeds) {
+			took = append(took, timeToReplace(b, seed))
 		}
-		w.byNumber(ns, 3)
-		require.True(t, w.await("three primaries with a replica each", 20*w.nt, func() bool {
-			k := 0
-			for _, n := range w.living() {
-				if l := n.core.lead; l != nil && l.opened && len(l.inSync) == 2 && n.core.ownsSlots() && n.core.leaseHeld() && n.core.unready() == "" {
-					k++
-				}
+		slices.Sort(took)
+		for _, q := range []struct {
+			at   int
+			unit string
+		}{{50, "p50-NodeTimeouts"}, {90, "p90-NodeTimeouts"}, {99, "p99-NodeTimeouts"}, {100, "max-NodeTimeouts"}} {
+			b.ReportMetric(took[min(len(took)*q.at/100, len(took)-1)], q.unit)
+		}
+	}
+}
+
+// timeToReplace kills a primary of a fresh world, and returns how many NodeTimeouts
+// later its slots are served again.
+func timeToReplace(b *testing.B, seed uint64) float64 {
+	w := newSimWorld(seed)
+	w.unchecked, w.stopAt, w.faults.opsEvery = true, true, 0
+	var ns []*simNode
+	for range 6 {
+		ns = append(ns, w.addNode())
+	}
+	w.byNumber(ns, 3)
+	require.True(b, w.await("three primaries with a replica each", 20*w.nt, func() bool {
+		k := 0
+		for _, n := range w.living() {
+			if l := n.core.lead; l != nil && l.opened && len(l.inSync) == 2 && n.core.ownsSlots() && n.core.leaseHeld() && n.core.unready() == "" {
+				k++
 			}
-			return k == 3 && len(w.living()) == 6
-		}), "seed %d: %v", seed, w.fails)
-		w.pass(w.between(w.nt, 3*w.nt))
-		leads := func(n *simNode) bool { return n.up && n.core.lead != nil && n.core.ownsSlots() }
-		i := slices.IndexFunc(ns, leads)
-		p := ns[i]
-		slots, votes, began := p.core.serve.slots, p.core.isVoter(), w.now
-		p.crash(false)
-		require.True(t, w.await("its replica serves", 5*w.nt, func() bool {
-			return slices.ContainsFunc(w.living(), func(n *simNode) bool { return n.core.leaseHeld() && n.servesAll(slots) })
-		}), "seed %d: %v", seed, w.fails)
-		took := (w.now - began).Seconds() / w.nt.Seconds()
-		if votes {
-			voted = append(voted, took)
-		} else {
-			quiet = append(quiet, took)
 		}
-	}
-	for _, d := range []struct {
-		who  string
-		took []float64
-	}{{"a primary that votes", voted}, {"one that does not", quiet}} {
-		if n := len(d.took); n > 0 {
-			slices.Sort(d.took)
-			t.Logf("%-20s %3d times: p50 %.3f p90 %.3f p99 %.3f max %.3f NodeTimeouts", d.who, n, d.took[n/2], d.took[n*9/10], d.took[n*99/100], d.took[n-1])
-		}
-	}
+		return k == 3 && len(w.living()) == 6
+	}), "seed %d: %v", seed, w.fails)
+	w.pass(w.between(w.nt, 3*w.nt))
+	p := ns[slices.IndexFunc(ns, func(n *simNode) bool { return n.core.lead != nil && n.core.ownsSlots() })]
+	slots, began := p.core.serve.slots, w.now
+	p.crash(false)
+	require.True(b, w.await("its replica serves", 5*w.nt, func() bool {
+		return slices.ContainsFunc(w.living(), func(n *simNode) bool { return n.core.leaseHeld() && n.servesAll(slots) })
+	}), "seed %d: %v", seed, w.fails)
+	return (w.now - began).Seconds() / w.nt.Seconds()
 }
