@@ -186,13 +186,15 @@ func (c *Conn) refuse(err error) {
 }
 
 // beginBatch keeps others from writing until the replies to what has come are
-// written.
+// written. What was pushed before it came goes first: a client that was told of a
+// key by another hears of its change before the reply to what it asks then.
 func (c *Conn) beginBatch() {
 	if !c.writing {
 		c.writeMu.Lock()
 		c.writing = true
 		c.now = time.Now()
 		c.started = c.now
+		c.write(c.pushes.take()) // if it fails, the client is cut
 	}
 }
 

@@ -57,6 +57,15 @@ func (q *pushQueue) waiting() int {
 	return len(q.buf)
 }
 
+// take removes what is queued, to be written.
+func (q *pushQueue) take() []byte {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	b := q.buf
+	q.buf = nil
+	return b
+}
+
 func (c *Conn) writePushes() {
 	q := &c.pushes
 	defer close(q.done)
@@ -67,11 +76,7 @@ func (c *Conn) writePushes() {
 			return
 		}
 		c.writeMu.Lock()
-		q.mu.Lock()
-		b := q.buf
-		q.buf = nil
-		q.mu.Unlock()
-		err := c.write(b)
+		err := c.write(q.take())
 		c.writeMu.Unlock()
 		if err != nil {
 			return

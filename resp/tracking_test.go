@@ -99,3 +99,19 @@ func TestCachedKeysAreBounded(t *testing.T) {
 	second.check([2]string{"CLIENT TRACKING OFF", "OK"})
 	items(0)
 }
+
+// What a client has changed, and has been told so, every other hears of before the
+// reply to what it asks after that.
+func TestAChangeIsToldBeforeWhatIsAskedAfterIt(t *testing.T) {
+	s := startServer(t)
+	reader, writer := dial(t, s), dial(t, s)
+	reader.do("HELLO 3")
+	reader.check([2]string{"CLIENT TRACKING ON", "OK"})
+	for i := range 300 {
+		reader.do("GET a")
+		writer.check([2]string{fmt.Sprint("SET a ", i), "OK"})
+		reader.send("PING")
+		require.Equal(t, ">[invalidate [a]]", reader.read(), "round %d", i)
+		require.Equal(t, "PONG", reader.read())
+	}
+}
