@@ -309,35 +309,38 @@ func (c *dataConn) write() {
 				return
 			}
 		}
-		buf := c.takeBuffer(spare)
+		buf, pings := c.takeBuffer(spare)
 		if len(buf) > 0 {
 			if _, err := c.conn.Write(buf); err != nil {
 				c.end(err)
 				return
 			}
 		}
-		c.wrote(time.Now())
+		if pings {
+			c.wrotePing(time.Now())
+		}
 		if spare = buf; cap(spare) > 1<<20 {
 			spare = nil
 		}
 	}
 }
 
-func (c *dataConn) takeBuffer(spare []byte) []byte {
+// takeBuffer returns what is to be written, and whether a ping is in it.
+func (c *dataConn) takeBuffer(spare []byte) (buf []byte, pings bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	buf := c.buf
+	buf, pings = c.buf, c.ping && c.pinged.IsZero()
 	c.buf = spare[:0]
 	if c.room != nil {
 		close(c.room)
 		c.room = nil
 	}
-	return buf
+	return buf, pings
 }
 
-// wrote notes when a ping has left: what was queued before it may have taken
+// wrotePing notes when a ping has left: what was queued before it may have taken
 // its time.
-func (c *dataConn) wrote(now time.Time) {
+func (c *dataConn) wrotePing(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ping && c.pinged.IsZero() {

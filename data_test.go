@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/slotmesh/slotmesh/store"
 	"github.com/slotmesh/slotmesh/transport"
 	"github.com/stretchr/testify/require"
 )
@@ -395,5 +396,30 @@ func TestNoCallIsUnknownBecauseTheClusterForms(t *testing.T) {
 			cancel()
 			time.Sleep(10 * time.Millisecond)
 		}
+	})
+}
+
+// A ping that waits behind much on a slow way has not left yet: its answer is not
+// due.
+func TestAPingIsDueOnceItHasLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFaults(t)
+		nodes := formNodes(t, f, 2, Config{})
+		f.Set("a", "b", transport.Link{BytesPerSecond: 200 << 10})
+		target, _ := nodes[0].Table().Owner(KeySlot(keyOf(nodes[1], 0)))
+		c, err := nodes[0].data.open(target)
+		require.NoError(t, err)
+		defer c.end(ErrClosed)
+		much := []store.Op{{Code: store.OpPut, Key: "k", Value: make([]byte, 1<<20)}}
+		send := func() {
+			for range 3 { // 15 seconds, longer than a silence may last
+				require.NoError(t, c.send(t.Context(), frameData, 1<<20, func(b []byte) []byte { return appendPiece(b, 1, 0, much) }))
+			}
+		}
+		send()
+		synctest.Wait() // that is being written
+		send()
+		require.NoError(t, c.pass(t.Context()))
+		require.Greater(t, 15*time.Second, nodes[0].silence())
 	})
 }
