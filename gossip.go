@@ -54,6 +54,7 @@ func (p *pendingPush) empty() bool {
 // push, one NodeTimeout at most.
 type pushWait struct {
 	command uint64 // to be answered in the end
+	decided bool   // with what a majority of the voters has decided
 	peer    *peer  // or else who gets msg: it has forwarded the command
 	key     forwardKey
 	msg     message
@@ -276,6 +277,12 @@ func (s *state) replyOncePushed(command uint64) {
 	s.pending.waits = append(s.pending.waits, &pushWait{command: command})
 }
 
+// replyDecided is replyOncePushed for what a majority of the voters has decided: the
+// reply need not wait for this node's own save of it, as isDecided says of messages.
+func (s *state) replyDecided(command uint64) {
+	s.pending.waits = append(s.pending.waits, &pushWait{command: command, decided: true})
+}
+
 func (s *state) onUpdated(p *peer, m *updatedMsg) {
 	for _, w := range s.waits {
 		for _, u := range w.left {
@@ -308,8 +315,8 @@ func (s *state) settleWaits() {
 		if w.peer != nil {
 			delete(s.forwarded, w.key)
 			s.post(w.peer, w.msg)
-		} else {
-			s.reply(w.command, nil)
+		} else if w.command != 0 {
+			s.tell(replyTell{id: w.command, beside: w.decided})
 		}
 		return true
 	})

@@ -174,10 +174,13 @@ func (k *kept) clear() error {
 }
 
 // save returns when all that was set before is saved.
-func (k *kept) save() error {
+func (k *kept) save() error { return k.saveWith(nil) }
+
+// saveWith saves other cells along with what was set before.
+func (k *kept) saveWith(others []cell) error {
 	k.saving.Lock()
 	defer k.saving.Unlock()
-	cells := k.takeDirty()
+	cells := append(others, k.takeDirty()...)
 	if k.n.meta == nil || len(cells) == 0 {
 		return nil
 	}
@@ -199,12 +202,16 @@ func (k *kept) saveLater() {
 	defer k.mu.Unlock()
 	who := k.n.who.Load()
 	if k.n.meta != nil && who != nil && (len(k.dirty) > 0 || k.cluster != who.Cluster) {
-		k.n.wg.Go(func() { _ = k.save() }) // a disk that fails ends the node, as the saver finds out
+		k.n.saver.later()
 	}
 }
 
 func (k *kept) takeDirty() []cell {
-	cluster := k.n.who.Load().Cluster
+	who := k.n.who.Load()
+	if who == nil {
+		return nil // the node has not said yet who it is
+	}
+	cluster := who.Cluster
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.cluster != cluster {

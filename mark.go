@@ -35,12 +35,16 @@ func (m SlotMark) forbidsHandOver() *commandError {
 // markTell says that a slot has a mark now, or none any more (nil). stale says
 // that what this node still has of the slot is an old copy, to be dropped before
 // anybody sees it. Until save after has completed the mark is not used, 0: it may
-// be at once.
+// be at once. settled says that a mark that is taken off meant nothing any more.
+//
+// It is told beside its save, but for a mark that an operator takes off, which counts
+// until that is saved, and what comes after it.
 type markTell struct {
-	slot  Slot
-	mark  *SlotMark
-	stale bool
-	after uint64
+	slot    Slot
+	mark    *SlotMark
+	stale   bool
+	settled bool
+	after   uint64
 }
 
 // setSlotMigrating marks a slot of this node: its keys go to another node.
@@ -62,8 +66,8 @@ func (s *state) setSlotStable(now time.Duration, id uint64, slot Slot) output {
 	s.begin(now)
 	s.onceDecided(id, func() {
 		err := s.maySetSlot(slot)
-		if err == nil {
-			s.unmark(slot)
+		if err == nil && s.unmark(slot, false) {
+			s.unmarkSave = s.saveSeq + 1
 		}
 		s.reply(id, err)
 	})
@@ -76,10 +80,12 @@ func (s *state) markSlot(id uint64, m SlotMark) {
 	if err == nil && m.Importing {
 		stale, err = s.claimCopy(m.Slot)
 	}
-	if err == nil {
-		s.setMark(m, stale)
+	if err != nil {
+		s.reply(id, err)
+		return
 	}
-	s.reply(id, err)
+	s.setMark(m, stale)
+	s.tell(replyTell{id: id, beside: true})
 }
 
 // maySetSlot is what holds for every SETSLOT that changes marks.
@@ -158,12 +164,16 @@ func (s *state) setMark(m SlotMark, stale bool) {
 	s.markChanged(m.Slot, markTell{slot: m.Slot, mark: &m, stale: stale})
 }
 
-func (s *state) unmark(slot Slot) {
-	if _, marked := s.marks[slot]; marked {
-		delete(s.marks, slot)
-		s.unmarked = true
-		s.markChanged(slot, markTell{slot: slot})
+// unmark takes a mark off, if there is one, because an operator says so, or because
+// it means nothing any more: settled.
+func (s *state) unmark(slot Slot, settled bool) bool {
+	if _, marked := s.marks[slot]; !marked {
+		return false
 	}
+	delete(s.marks, slot)
+	s.unmarked = true
+	s.markChanged(slot, markTell{slot: slot, settled: settled})
+	return true
 }
 
 func (s *state) markChanged(slot Slot, t markTell) {
@@ -188,7 +198,7 @@ func (s *state) savesNewMarks() bool {
 func (s *state) unmarkAll(cond func(SlotMark) bool) {
 	for _, m := range s.sortedMarks() {
 		if cond(m) {
-			s.unmark(m.Slot)
+			s.unmark(m.Slot, true)
 		}
 	}
 }
@@ -203,7 +213,7 @@ func (s *state) settleMark(slot Slot, owner ShardID) {
 	if m.Importing && !s.cluster.IsZero() {
 		s.kept.Add(slot)
 	}
-	s.unmark(slot)
+	s.unmark(slot, true)
 }
 
 func (s *state) sortedMarks() []SlotMark {

@@ -172,7 +172,7 @@ func TestMarksAreSaved(t *testing.T) {
 		n.told = nil
 	}
 	require.Equal(t, "OK", a.migrating(5, b.core.id).String())
-	require.Equal(t, []markTell{{5, &SlotMark{Slot: 5, Node: b.core.id}, false, a.core.saveSeq}}, toldOf[markTell](a))
+	require.Equal(t, []markTell{{slot: 5, mark: &SlotMark{Slot: 5, Node: b.core.id}, after: a.core.saveSeq}}, toldOf[markTell](a))
 	a.migrating(300, b.core.id)
 	a.migrating(301, b.core.id)
 	a.stable(300)

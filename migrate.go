@@ -720,6 +720,13 @@ func (e *engine) holdsLive(slot Slot) bool {
 	return false
 }
 
+// gives reports whether a job is one of this driver, whose caller waits.
+func (j *jobs) gives(job uint64) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.out[job] != nil
+}
+
 // ended is called by the run loop when a job of the core has ended.
 func (j *jobs) ended(job uint64, r jobResult) {
 	j.mu.Lock()

@@ -316,7 +316,7 @@ func (n *node) start() {
 	n.who.Store(n.core.who)
 	n.publish()
 	if n.meta != nil {
-		n.saver = newSaver(n.meta)
+		n.saver = newSaver(n.meta, n.kept)
 		n.wg.Go(func() { n.saver.run(n.ctx) })
 	}
 	booted := make(chan struct{})
@@ -434,6 +434,9 @@ func (n *node) apply(out output) {
 	n.held = n.sendReady(append(n.held, out.sends...))
 	n.told = append(n.told, out.tells...)
 	n.tellReady()
+	if n.core.savedSeq < n.core.saveSeq && n.awaitsSave(out.tells) {
+		n.saver.hurry(n.core.saveSeq)
+	}
 	n.jobs.saving.savedUpTo(n.core.savedSeq)
 	n.startServing(on)
 	if published {
@@ -514,13 +517,46 @@ func (n *node) sendReady(msgs []send) []send {
 	return rest
 }
 
-// tellReady carries out the tells whose save has completed, in order.
+// tellReady carries out the tells whose save has completed, in order; but a mark and a
+// reply wait for their own saves alone.
 func (n *node) tellReady() {
-	i := 0
-	for ; i < len(n.told) && n.told[i].after <= n.core.savedSeq; i++ {
-		n.tell(n.told[i].what)
+	rest := n.told[:0]
+	for _, t := range n.told {
+		if t.after > n.core.savedSeq || len(rest) > 0 && !overtakes(t.what) {
+			rest = append(rest, t)
+		} else {
+			n.tell(t.what)
+		}
 	}
-	n.told = append(n.told[:0], n.told[i:]...)
+	clear(n.told[len(rest):])
+	n.told = rest
+}
+
+func overtakes(what any) bool {
+	switch what.(type) {
+	case replyTell, markTell:
+		return true
+	}
+	return false
+}
+
+// awaitsSave reports whether anybody waits for what is not saved yet. News and
+// what may be dropped can wait.
+func (n *node) awaitsSave(tells []tell) bool {
+	if len(n.held) > 0 || len(n.savings) > 0 || n.core.awaitsSave() {
+		return true
+	}
+	return slices.ContainsFunc(tells, func(t tell) bool {
+		switch what := t.what.(type) {
+		case eventTell, dropTell:
+			return false
+		case markTell:
+			return what.after > n.core.savedSeq
+		case jobTell:
+			return t.after > n.core.savedSeq && n.jobs.gives(what.job)
+		}
+		return t.after > n.core.savedSeq
+	})
 }
 
 func (n *node) tell(what any) {

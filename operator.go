@@ -70,7 +70,7 @@ func (s *state) commandDone(c *slotCommand, err *commandError) {
 		s.reply(c.id, c.err)
 		return
 	}
-	s.replyOncePushed(c.id)
+	s.replyDecided(c.id)
 }
 
 // ---- commands
@@ -126,7 +126,7 @@ func hasBeenForgotten() *commandError {
 func (s *state) announce(now time.Duration, id uint64, slots SlotSet) output {
 	s.begin(now)
 	s.pending.slots.Union(&slots)
-	s.replyOncePushed(id)
+	s.replyDecided(id)
 	return s.end()
 }
 
@@ -171,7 +171,7 @@ func (s *state) startCommand(id uint64, slots SlotSet, to ShardID) {
 		byGiver[from].Add(slot)
 	}
 	if len(byGiver) == 0 {
-		s.replyOncePushed(id)
+		s.replyDecided(id)
 		return
 	}
 	c := &slotCommand{id: id, parts: len(byGiver)}

@@ -65,8 +65,9 @@ type tell struct {
 type (
 	// replyTell answers a command, exactly once. A nil error means done.
 	replyTell struct {
-		id  uint64
-		err *commandError
+		id     uint64
+		err    *commandError
+		beside bool // it need not wait for what is being saved, but for the numbers of epochs
 	}
 	// identityTell says that what handshakes name has changed: connections are
 	// to be made anew.
@@ -221,16 +222,17 @@ type state struct {
 	reassess     bool // serving may have changed
 
 	// Saving.
-	wake      time.Duration // when the next tick is due
-	dirty     map[cellKey]struct{}
-	marked    cellKey // last
-	saveSeq   uint64
-	needSeq   uint64 // the newest save that what leaves this node waits for
-	epochSave uint64 // the save that holds the newest change of an epoch
-	unmarked  bool   // a mark has been taken off since the newest save
-	savedSeq  uint64
-	identity  uint64 // the save that holds this node's identity
-	loop      []looped
+	wake       time.Duration // when the next tick is due
+	dirty      map[cellKey]struct{}
+	marked     cellKey // last
+	saveSeq    uint64
+	needSeq    uint64 // the newest save that what leaves this node waits for
+	unmarkSave uint64 // the save that takes off the mark that an operator took off last
+	epochSave  uint64 // the save that holds the newest change of an epoch
+	unmarked   bool   // a mark has been taken off since the newest save
+	savedSeq   uint64
+	identity   uint64 // the save that holds this node's identity
+	loop       []looped
 }
 
 // looped is a message of this node to itself.
@@ -411,9 +413,19 @@ func (s *state) end() output {
 		for ; tells < len(s.out.tells); tells++ {
 			t := &s.out.tells[tells]
 			t.after = after
-			if m, ok := t.what.(markTell); ok && m.mark != nil {
-				m.after = s.unsavedSince(s.saveSeq)
-				t.what = m
+			switch m := t.what.(type) {
+			case markTell:
+				if m.mark != nil {
+					m.after = s.unsavedSince(s.saveSeq)
+					t.what = m
+				}
+				if m.mark != nil || m.settled {
+					t.after = s.unsavedSince(s.unmarkSave)
+				}
+			case replyTell:
+				if m.beside {
+					t.after = s.unsavedSince(max(s.identity, s.epochSave, s.unmarkSave))
+				}
 			}
 		}
 		if !s.deliverLoop(after) {
@@ -448,6 +460,12 @@ func (s *state) unsavedSince(n uint64) uint64 {
 		return n
 	}
 	return 0
+}
+
+// awaitsSave reports whether this node itself waits for a save: to be what it says
+// that it is, to serve slots that have come, to read what it has sent to itself.
+func (s *state) awaitsSave() bool {
+	return s.identity > s.savedSeq || len(s.loop) > 0 || s.lead != nil && len(s.lead.fresh) > 0
 }
 
 // deliverLoop delivers what this node has sent to itself and may read by now.
@@ -699,7 +717,7 @@ func (s *state) tell(what any) { s.out.tells = append(s.out.tells, tell{what: wh
 
 func (s *state) reply(id uint64, err *commandError) {
 	if id != 0 {
-		s.tell(replyTell{id, err})
+		s.tell(replyTell{id: id, err: err})
 	}
 }
 
