@@ -198,12 +198,24 @@ func TestASuiteFailsOnATransportThatBreaksTheContract(t *testing.T) {
 			})
 		}(), "many connections are apart"},
 		{"large writes are cut into pieces", wrong(func(c net.Conn) brokenConn {
+			var large atomic.Int32
+			second := make(chan struct{}) // closed when a second large write has begun
 			return brokenConn{write: func(p []byte) (n int, err error) {
 				for n < len(p) && err == nil {
 					var m int
 					m, err = c.Write(p[n:min(n+1000, len(p))])
-					n += m
-					runtime.Gosched()
+					if n += m; n == len(p) || n > 1000 {
+						continue
+					}
+					switch large.Add(1) {
+					case 1: // let another come between
+						select {
+						case <-second:
+						case <-time.After(time.Second): // there is none
+						}
+					case 2:
+						close(second)
+					}
 				}
 				return n, err
 			}}
