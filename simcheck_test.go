@@ -62,6 +62,7 @@ type simLedger struct {
 	entries uint64                             // appended to logs
 	log     map[simEntryKey]uint64             // RP2: which entry is where
 	won     map[simGiverKey]Epoch              // by whom a shard has been taken over last
+	heirs   map[simGiverKey]*simHeir           // what is known of that: see noteLost
 }
 
 type (
@@ -143,7 +144,7 @@ func (l *simLedger) init() {
 	l.started, l.wiped = map[simEpochKey]bool{}, map[member]bool{}
 	l.met = map[simMetKey]bool{}
 	l.reached = map[string]int{}
-	l.log, l.won = map[simEntryKey]uint64{}, map[simGiverKey]Epoch{}
+	l.log, l.won, l.heirs = map[simEntryKey]uint64{}, map[simGiverKey]Epoch{}, map[simGiverKey]*simHeir{}
 }
 
 // reach notes that a rare state has been seen: a campaign that never sees one
@@ -802,6 +803,9 @@ func (w *simWorld) checkMoved(n *simNode, e Event) {
 	for slot := range e.Slots.All() {
 		move := c.table.slots.at(slot).move
 		giver := l.ownerAt(n, slot, move-1)
+		if h := l.heirs[simGiverKey{c.cluster, c.table.slots.at(slot).shard}]; h != nil {
+			h.seen.Add(slot) // it has not come with the shard
+		}
 		if c.table.slots.at(slot).shard.IsZero() || l.taken(simGiverKey{c.cluster, giver}, slot, c.table.slots.at(slot)) {
 			l.loose[simSlotKey{c.cluster, slot}] = true
 			l.resets[simSlotKey{c.cluster, slot}]++
