@@ -3,6 +3,7 @@ package slotmesh
 import (
 	"context"
 	"fmt"
+	"os"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -194,5 +195,55 @@ func TestAMarkIsNotUsedBeforeItIsSaved(t *testing.T) {
 		require.ErrorAs(t, owner.Execute(t.Context(), Request{Keys: []string{absent}}, nop), &ask)
 		require.NoError(t, owner.Execute(t.Context(), Request{Keys: []string{key}, Anyway: true}, nop))
 		require.NoError(t, target.Execute(t.Context(), Request{Keys: []string{key}, Asking: true}, nop))
+	})
+}
+
+// crash ends a node as a crash would that leaves on disk what is there now, and starts
+// it anew with the same store.
+func crash(t *testing.T, n *node, cfg *Config) *node {
+	dir := t.TempDir()
+	require.NoError(t, os.CopyFS(dir, os.DirFS(cfg.Dir)))
+	require.NoError(t, n.Close())
+	cfg.Dir = dir
+	return startNode(t, *cfg)
+}
+
+// From the first answer on a slot's keys are found again, however soon the crash
+// comes.
+func TestWhatIsAcknowledgedOfANewSlotOutlivesACrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := Config{Addr: "a:1", Transport: newFaults(t).Node("a"), NodeTimeout: driverNT, Dir: t.TempDir(), Store: store.NewMemory(), Seeds: []string{"a:1"}, Primaries: 1}
+		n := startNode(t, cfg)
+		require.Eventually(t, func() bool { return n.Client().Set(t.Context(), "x", []byte("v")) == nil }, 10*driverNT, time.Millisecond)
+		n = crash(t, n, &cfg)
+		isReady(t, n)
+		v, err := n.Client().Get(t.Context(), "x")
+		require.NoError(t, err)
+		require.Equal(t, "v", string(v))
+	})
+}
+
+// The same of a slot that comes key by key.
+func TestWhatIsAcknowledgedOfASlotThatCameInPlaceOutlivesACrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes, cfgs := durableNodes(t, newFaults(t))
+		a, b := nodes[0], nodes[1]
+		key := keyOf(a, 0)
+		slot := KeySlot(key)
+		require.NoError(t, b.Admin().SetSlotImporting(t.Context(), slot, a.ID()))
+		require.NoError(t, a.Admin().SetSlotMigrating(t.Context(), slot, b.ID()))
+		put := func(k, v string) error {
+			return b.Execute(t.Context(), Request{Keys: []string{k}, Asking: true}, func(tx *Tx) error { return tx.Put(k, []byte(v)) })
+		}
+		require.NoError(t, put("{"+key+"}1", "under the mark"))
+		require.NoError(t, b.Admin().SetSlots(t.Context(), slotOf(key), b.ID()))
+		require.Eventually(t, func() bool { return b.Client().Set(t.Context(), "{"+key+"}2", []byte("then")) == nil }, driverNT, time.Millisecond)
+		nodes[1] = crash(t, b, &cfgs[1])
+		isReady(t, nodes[1])
+		for k, want := range map[string]string{"{" + key + "}1": "under the mark", "{" + key + "}2": "then"} {
+			v, err := nodes[2].Client().Get(t.Context(), k)
+			require.NoError(t, err, k)
+			require.Equal(t, want, string(v))
+		}
 	})
 }
