@@ -338,14 +338,14 @@ func (r *replication) seen(c *slotCell) logMark {
 }
 
 // awaitHeld waits until every member that is waited for has the log up to a mark,
-// in the reign of that mark, and so have n of all members. In a group that has not
-// formed yet nobody is waited for.
-func (r *replication) awaitHeld(ctx context.Context, m logMark, n int, limit time.Duration) bool {
+// in the reign of that mark, so have n of all members, and there are inSync members
+// in sync besides this node. In a group that has not formed yet nobody is waited for.
+func (r *replication) awaitHeld(ctx context.Context, m logMark, n, inSync int, limit time.Duration) bool {
 	if m == (logMark{}) {
 		return true
 	}
 	return r.await(ctx, m.reign, limit, func(r *replication) bool {
-		return (n > 0 && r.ask == 0 || r.log.committed() >= m.offset) && (n == 0 || r.have(m.offset) >= n)
+		return (n > 0 && r.ask == 0 || r.log.committed() >= m.offset) && (n == 0 || r.have(m.offset) >= n) && int(r.peers.Load()) >= inSync
 	})
 }
 
@@ -365,12 +365,12 @@ func (r *replication) have(offset uint64) int {
 // mark: at once, or beside the caller. It never does where this node's rule ends
 // before, or where it takes too long.
 func (r *replication) onceCommitted(m logMark, f func()) {
-	if r.awaitHeld(r.n.ctx, m, 0, 0) {
+	if r.awaitHeld(r.n.ctx, m, 0, 0, 0) {
 		f()
 		return
 	}
 	r.n.goes(func() {
-		if r.awaitHeld(r.n.ctx, m, 0, r.n.cfg.NodeTimeout) {
+		if r.awaitHeld(r.n.ctx, m, 0, 0, r.n.cfg.NodeTimeout) {
 			f()
 		}
 	})

@@ -41,6 +41,7 @@ type simLedger struct {
 	loose     map[simSlotKey]bool      // nothing has been acknowledged since
 	lastAck   map[simSlotKey]simAckKey
 	acks      uint64
+	writes    uint64 // of them
 	asked     int
 	answered  int
 

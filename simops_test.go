@@ -53,6 +53,7 @@ type simPending struct {
 	unformed bool
 	may      bool
 	offset   uint64 // of the log, that every member must have first
+	wrote    bool
 	until    time.Duration
 }
 
@@ -97,6 +98,7 @@ func (w *simWorld) clientOp(n *simNode) {
 			v.n = prev.n + 1
 		}
 		n.log(simEntry{kind: simPut, slot: slot, value: v})
+		op.wrote = true
 	}
 	op.value = n.store.values[slot]
 	op.offset, op.until = n.seen(slot), w.now+2*w.nt
@@ -120,7 +122,7 @@ func (w *simWorld) clientReply(n *simNode, op simPending) {
 	if mutated(mutReplyLease) {
 		may = op.may && n.core.serve.reign == op.reign
 	}
-	if may && w.ack > 0 && !op.unformed && n.replica.log.committed() < op.offset {
+	if may && w.ack > 0 && !op.unformed && (n.replica.log.committed() < op.offset || op.wrote && !n.mayWrite()) {
 		if w.now < op.until { // nobody hears of it before the others have it
 			n.pending = append(n.pending, op)
 			w.schedule(simEvent{at: w.now + w.between(time.Millisecond, 4*time.Millisecond), kind: simReply, node: int32(n.index), run: n.run, op: op})
@@ -128,6 +130,9 @@ func (w *simWorld) clientReply(n *simNode, op simPending) {
 		return
 	}
 	if may {
+		if op.wrote {
+			w.ledger.writes++
+		}
 		w.checkAck(n, op)
 	}
 }
