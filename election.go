@@ -405,6 +405,7 @@ type leadership struct {
 	n           uint64      // of the last accepted record
 	inSync      []incarnate // members of the last accepted record, this node among them
 	joining     []joiner    // members that are waited for already, and not in it yet
+	behind      []laggard   // members that are waited for and lack entries, and those that have stood still
 	consent     *consent    // this node is handing the shard over
 	givenUp     uint64      // request of the last handing over that came to nothing
 	opened      bool
@@ -812,6 +813,7 @@ func (s *state) leadTick() {
 		s.leaseSelf(l)
 	}
 	if l.opened {
+		s.noteProgress(l)
 		s.inSyncTick(l)
 		s.consentTick(l)
 		s.giveTick(l)

@@ -91,6 +91,13 @@ func (r *replication) position() logPosition {
 	return r.log.position()
 }
 
+// progress is how far the members are that are waited for.
+func (r *replication) progress() logProgress {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.log.progress()
+}
+
 // ---- the role
 
 // carryOut does what the core says is to be done with the log. The run loop calls it.
@@ -303,7 +310,8 @@ func (r *replication) acked(f *feed, a *logAck) {
 	waited := slices.ContainsFunc(r.log.waits, func(w logWait) bool { return w.incarnate == m })
 	if !waited && r.log.end-a.offset <= nearlyMax && f.heard >= f.offered {
 		f.offered = f.heard + r.n.cfg.NodeTimeout/20
-		r.n.later(func(s *state, now time.Duration) output { return s.nearlyInSync(now, m) })
+		at := a.offset
+		r.n.later(func(s *state, now time.Duration) output { return s.nearlyInSync(now, m, at) })
 	}
 	r.tellCaughtUp()
 	r.settle()

@@ -158,6 +158,35 @@ func replicaSchedules() []*schedule {
 			r.crash(false)
 			w.pass(4 * w.nt)
 		}},
+		{"LV8: who is heard and gets no further with the log is waited for no more, until it has caught up", []mutant{mutStandsStill, mutStuckBack}, func(w *simWorld) {
+			_, p, rs := w.shard(1, 3, 3, 2, 5, 6)
+			r := rs[0]
+			for way := hangBoth; way <= hangEntries && len(w.fails) == 0; way++ {
+				w.hang(r, p, way, 2*w.nt)
+				w.pass(10 * time.Millisecond) // what was on its way has come
+				writes, heals := w.ledger.writes, w.now+2*w.nt-10*time.Millisecond
+				w.within("LV8", "writes go on with the other replica", w.nt, func() bool { return w.ledger.writes > writes && !p.inSync(r) && p.inSync(rs[1]) })
+				for w.now < heals && len(w.fails) == 0 {
+					if slices.Contains(p.core.role.waits, r.core.member()) {
+						w.fail("LV8", "%s waits for %s again, whose connection hangs yet", p.name(), r.name())
+					}
+					w.pass(time.Millisecond)
+				}
+				w.within("LV5", "it has caught up, and is in sync", w.nt, func() bool { return p.inSync(r) })
+			}
+		}},
+		{"LV8: a strict primary without the replicas that it needs acknowledges no write", nil, func(w *simWorld) {
+			_, p, rs := w.shard(1, 3, 2, 1, 5, 6)
+			w.hang(rs[0], p, w.r.IntN(3), 4*w.nt)
+			w.pass(10 * time.Millisecond)
+			writes := w.ledger.writes
+			w.within("LV8", "nobody is left in sync", w.nt, func() bool { return p.core.role.peers == 0 && len(p.core.role.waits) == 0 })
+			w.pass(2 * w.nt)
+			if n := w.ledger.writes - writes; n > 0 {
+				w.fail("RP1", "%s has acknowledged %d writes that nobody else has", p.name(), n)
+			}
+			w.within("LV5", "it has caught up, and writes go on", 2*w.nt, func() bool { return p.inSync(rs[0]) && w.ledger.writes > writes })
+		}},
 		{"a winner acknowledges nothing of what it has inherited before all have it", []mutant{mutInheritedShown}, func(w *simWorld) {
 			_, p, rs := w.shard(1, 3, 3, 2, 5, 6)
 			r, x := rs[0], rs[1]
