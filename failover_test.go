@@ -1,6 +1,7 @@
 package slotmesh
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -57,6 +58,56 @@ func TestPlainFailoverStepByStep(t *testing.T) {
 	require.Equal(t, b.core.id, a.core.role.primary, "it is a replica now")
 	require.Empty(t, b.eventsOf(EventUnclean))
 	require.Equal(t, "b", x.d.owns(5))
+}
+
+// Nobody gets into the slots that the primary imports either, from the pause on until
+// it is over: those that are marked meanwhile, too, and not those that are marked no
+// more.
+func TestNobodyIsLetIntoWhatIsImported(t *testing.T) {
+	t.Parallel()
+	x := newReplicas(t)
+	a, b, d := x.a, x.b, x.d
+	for _, n := range x.w.nodes {
+		n.step(func(s *state, now time.Duration) output {
+			s.begin(now)
+			for _, slot := range []Slot{7, 8, 9} {
+				s.setSlot(slot, slotEntry{d.shard(), 2}, pushNothing)
+				delete(s.gone, slot)
+			}
+			return s.end()
+		})
+	}
+	x.w.run(ruleNT)
+	mark := func(slot Slot) { require.Equal(t, "OK", x.w.settle(a.importing(slot, d.core.id))) }
+	held := func(slots ...Slot) {
+		t.Helper()
+		for _, slot := range []Slot{7, 8, 9} {
+			require.Equal(t, slices.Contains(slots, slot), a.core.serve.hold.Contains(slot), "slot %d", slot)
+		}
+	}
+	mark(8)
+	mark(9)
+	held()
+	b.failover(FailoverPlain)
+	x.w.deliver()
+	held(8, 9)
+	pausing := a.core.pausing()
+	require.True(t, pausing.Contains(5) && pausing.Contains(8) && pausing.Contains(9))
+	require.False(t, pausing.Contains(7))
+	mark(7)
+	held(7, 8, 9)
+	require.Equal(t, "OK", x.w.settle(a.command(func(s *state, now time.Duration, id uint64) output { return s.setSlotStable(now, id, 8) })))
+	held(7, 9)
+	x.w.run(ruleNT * 6 / 10)
+	require.True(t, a.serves(5), "the replica has not caught up")
+	held()
+
+	b.failover(FailoverPlain)
+	x.w.deliver()
+	a.paused()
+	require.Nil(t, a.core.lead)
+	held()
+	require.Empty(t, a.core.marks, "marks are for primaries")
 }
 
 // told1 takes what a node has told its driver about pausing.

@@ -409,14 +409,14 @@ func (r *replication) served(news moveRuns) {
 	news.each(func(slot Slot, move uint64) { r.append(moveEntry(entryOwn, slot, move)) })
 }
 
-// pause waits until nobody is in the slots of this shard, into which nobody gets
-// any more, every reply is out or failed, and a replica has the whole log. The run
-// loop calls it.
+// pause waits until nobody is in the slots that this shard's log is about, into which
+// nobody gets any more, every reply is out or failed, and a replica has the whole
+// log. The run loop calls it.
 func (r *replication) pause(t pauseTell) {
 	if t.node.Node.IsZero() {
 		return // it is over: the core lets requests in again
 	}
-	slots := r.n.core.table.slotsOf(r.n.core.self.Shard)
+	slots := r.n.core.pausing()
 	r.n.tidy(&slots, func(Slot, *slotCell) {}, func() {
 		end := r.end()
 		r.n.goes(func() {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -222,5 +223,80 @@ func TestAStrictWriteIsNotAcknowledgedWithoutItsReplicas(t *testing.T) {
 		end()
 		until(t, 2*driverNT, "writes go on", func() bool { return put(a, "x", "4") == nil })
 		level(t, driverNT, nodes...)
+	})
+}
+
+// What is written by ASKING to a slot that a primary imports is in its shard's log: a
+// plain failover loses none of it.
+func TestAPlainFailoverLosesNothingOfWhatIsImported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFaults(t)
+		seeds := []string{"a:1", "b:1", "c:1", "d:1"}
+		var nodes []*node
+		nets := map[NodeID]*hangingNet{}
+		for _, at := range seeds {
+			h := &hangingNet{Transport: f.Node(at[:1])}
+			n := startNode(t, Config{Addr: at, Seeds: seeds, Primaries: 2, Replicas: 1, NodeTimeout: driverNT, Transport: h})
+			nodes, nets[n.ID()] = append(nodes, n), h
+		}
+		for _, n := range nodes {
+			isReady(t, n)
+		}
+		byID := func(id NodeID) *node {
+			return nodes[slices.IndexFunc(nodes, func(n *node) bool { return n.ID() == id })]
+		}
+		shards := nodes[0].Table().Shards()
+		p, r, other := byID(shards[0].Primary), byID(shards[0].Replicas[0]), byID(shards[1].Primary)
+		until(t, driverNT, "its replica is in sync", func() bool { return len(p.Status().Replication.InSync) == 2 })
+		key := keyOf(other, 0)
+		require.NoError(t, p.Admin().SetSlotImporting(t.Context(), KeySlot(key), other.ID()))
+		ask := func(value string) error {
+			return p.Execute(t.Context(), Request{Keys: []string{key}, Asking: true}, func(tx *Tx) error { return tx.Put(key, []byte(value)) })
+		}
+		pausing := func() bool {
+			p.repl.mu.Lock()
+			defer p.repl.mu.Unlock()
+			return len(p.repl.waiters) > 0
+		}
+		net := nets[r.ID()]
+
+		for _, gone := range []bool{false, true} {
+			require.NoError(t, ask("before"))
+			level(t, driverNT, p, r)
+			acks := net.hang(r, wayOut)
+			require.NoError(t, ask("first"))
+			until(t, driverNT/10, "the replica has it", func() bool { return r.repl.position() == p.repl.position() })
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				if err := r.Admin().Failover(t.Context(), FailoverPlain); (err == nil) != gone {
+					t.Errorf("failover: %v", err)
+				}
+			})
+			until(t, driverNT/4, "it waits for what there is", pausing)
+			entries := net.hang(r, wayIn)
+			began := time.Now()
+			late := make(chan error)
+			wg.Go(func() { late <- ask("second") })
+			synctest.Wait()
+			if gone {
+				acks()
+				var moved *MovedError
+				require.ErrorAs(t, <-late, &moved, "the replica leads, and lacks it")
+				require.Equal(t, other.ID(), moved.Node)
+			} else {
+				require.NoError(t, <-late, "once the failover has been given up")
+				require.GreaterOrEqual(t, time.Since(began), driverNT*4/10)
+				acks()
+			}
+			wg.Wait()
+			entries()
+			if !gone {
+				until(t, 2*driverNT, "its replica is in sync", func() bool { return len(p.Status().Replication.InSync) == 2 })
+			}
+		}
+		e, found, err := r.cfg.Store.Get(uint16(KeySlot(key)), key, "")
+		require.NoError(t, err)
+		require.True(t, found)
+		require.Equal(t, "first", string(e.Value))
 	})
 }
