@@ -66,9 +66,10 @@ func (s *state) useEpoch(c *candidacy) {
 	s.askAll(c)
 }
 
-// raiseEpoch asks all again under a higher epoch.
+// raiseEpoch asks all again under a higher epoch, and as what it was: a TAKEOVER
+// is one until it has won.
 func (s *state) raiseEpoch(c *candidacy) {
-	c.epoch = Epoch{Number: s.nextEpoch(c.shard), Node: s.id}
+	c.epoch = Epoch{Number: s.nextEpoch(c.shard), Unclean: c.epoch.Unclean, Node: s.id}
 	s.useEpoch(c)
 }
 

@@ -467,6 +467,26 @@ func TestTakeoverOfAReplica(t *testing.T) {
 	x.w.until("it serves", func() bool { return d.serves(5) })
 }
 
+// A TAKEOVER that has not won in time, or whose number is taken, goes on as one under
+// a higher number.
+func TestTakeoverGoesOn(t *testing.T) {
+	t.Parallel()
+	x := newReplicas(t)
+	require.Equal(t, "OK", x.w.settle(x.d.replicate(x.a.core.id, false)))
+	x.w.lose = kindsOf(msgVote)
+	r := x.d.takeover()
+	x.w.deliver()
+	e := x.d.core.stand.epoch
+	require.True(t, e.Unclean)
+	x.w.run(ruleNT * 6 / 10)
+	require.True(t, x.d.core.stand.epoch.Unclean)
+	require.Greater(t, x.d.core.stand.epoch.Number, e.Number)
+	x.w.lose = nil
+	require.Equal(t, "OK", x.w.settle(r))
+	x.w.until("it serves, and had no copy", func() bool { return x.d.serves(5) })
+	require.True(t, x.d.epoch().Unclean)
+}
+
 // A failover that something else overtakes is answered.
 func TestFailoverIsOvertaken(t *testing.T) {
 	t.Parallel()
