@@ -63,6 +63,7 @@ type simLedger struct {
 	reached map[string]int                     // rare states, by name
 	entries uint64                             // appended to logs
 	log     map[simEntryKey]uint64             // RP2: which entry is where
+	lossy   map[simGiverKey]SlotSet            // RP1: slots that a failover may have lost, and that are to be named again
 	won     map[simGiverKey]Epoch              // by whom a shard has been taken over last
 }
 
@@ -145,7 +146,7 @@ func (l *simLedger) init() {
 	l.started, l.wiped = map[simEpochKey]bool{}, map[member]bool{}
 	l.met = map[simMetKey]bool{}
 	l.reached = map[string]int{}
-	l.log, l.won = map[simEntryKey]uint64{}, map[simGiverKey]Epoch{}
+	l.log, l.won, l.lossy = map[simEntryKey]uint64{}, map[simGiverKey]Epoch{}, map[simGiverKey]SlotSet{}
 }
 
 // reach notes that a rare state has been seen: a campaign that never sees one

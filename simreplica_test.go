@@ -71,6 +71,7 @@ type simReplica struct {
 	commits []simCommit
 	says    []simSay
 	moved   map[incarnate]time.Duration // when a member that is waited for got further last, or had everything
+	busy    time.Duration               // when it led nothing last, or had a RECORD under way: one set is proposed at a time
 }
 
 // simCommit is to be done once every member has the log up to an offset.
@@ -169,6 +170,9 @@ func (n *simNode) settleCommits() {
 // followRole does what the core says is to be done with the log.
 func (n *simNode) followRole() {
 	c, r := n.core, &n.replica
+	if l := c.lead; l == nil || !l.claims() || l.recording != nil {
+		r.busy = n.w.now
+	}
 	r.inc, r.copy = c.self.Store, c.holdsCopy
 	if r.version == c.role.version {
 		return
@@ -469,7 +473,7 @@ func (n *simNode) pause(t pauseTell) {
 
 // checkWaits: LV8, nobody is waited for without end: who is heard, lacks entries and
 // gets no further is proposed to be left out. It is a little more than NodeTimeout/2
-// until then, and as much again where the primary's own ticks are late.
+// until then, and up to as much again where the primary's own ticks are late.
 func (w *simWorld) checkWaits(n *simNode) {
 	l, r := n.core.lead, &n.replica
 	if l == nil {
@@ -478,11 +482,8 @@ func (w *simWorld) checkWaits(n *simNode) {
 	if slices.ContainsFunc(l.behind, func(b laggard) bool { return b.owes > 0 }) {
 		w.ledger.reach("stood still")
 	}
-	if !l.claims() || l.recording != nil || n.paused > w.now {
-		return
-	}
 	for _, m := range n.core.role.waits {
-		if still := w.now - max(r.moved[m], n.stopEnd); r.log.acks[m] < r.log.end && still > w.nt*5/4 {
+		if still := w.now - max(r.moved[m], r.busy, n.stopEnd); r.log.acks[m] < r.log.end && still > w.nt*5/4 {
 			w.fail("LV8", "%s waits for %s, which has got no further than %d of %d for %v", n.name(), m.Node.short(), r.log.acks[m], r.log.end, still)
 		}
 	}
@@ -510,20 +511,28 @@ func (w *simWorld) checkEntry(n *simNode, offset uint64, e simEntry) {
 
 // noteLost explains what a failover has lost of a shard that is not strict: what
 // its last primary had acknowledged, and the new one never had. A primary that is
-// elected again has what it had, unless its store is gone.
+// elected again has what it had, unless its store is gone; what it had to name again
+// is looked at when it has been.
 func (w *simWorld) noteLost(n *simNode, from NodeID) {
 	l, c := &w.ledger, n.core
 	allowed := l.unclean || w.ack == 0 && (!from.IsZero() || c.lead.uncleanOf != "")
 	own := c.table.slotsOf(c.self.Shard)
-	own.Subtract(&c.lead.unproven) // those have left, or are to be named again
-	own.Subtract(&c.lead.late)
+	later := c.lead.unproven // those have left, or are to be named again
+	later.Union(&c.lead.late)
+	own.Subtract(&later)
+	shard := simGiverKey{c.cluster, c.self.Shard}
+	before := l.lossy[shard]
+	if l.lossy[shard] = later; !allowed {
+		later.Intersect(&before)
+		l.lossy[shard] = later
+	}
 	for slot := range own.All() {
 		k := simSlotKey{c.cluster, slot}
 		was := l.committed[k]
 		if was == nil || descends(n.valueToBe(slot), was) {
 			continue
 		}
-		if !allowed {
+		if !allowed && !before.Contains(slot) {
 			w.fail("RP1", "%s leads %s under %v: of slot %d it has %v, acknowledged is %v", n.name(), c.self.Shard.short(), c.lead.epoch, slot, n.valueToBe(slot).short(), was.short())
 			return
 		}
