@@ -77,7 +77,8 @@ type Config struct {
 	// AckReplicas makes this node's shard strict while it leads: a write, and a read
 	// of what was written last, is answered once every member in sync has it, and a
 	// write is refused (ErrNoReplicas) where fewer than so many besides the primary
-	// are in sync. Then no single failure loses what was acknowledged. It costs each
+	// are in sync; one that has run by then is answered with an Unknown outcome, a
+	// NodeTimeout after it began to wait. Then no single failure loses what was acknowledged. It costs each
 	// write a way to the replicas and back. 0, the default, answers at once: what a
 	// primary has acknowledged in the moment before it dies may be lost. All nodes
 	// of a shard should have the same.

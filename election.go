@@ -1,6 +1,7 @@
 package slotmesh
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -66,9 +67,10 @@ func (s *state) useEpoch(c *candidacy) {
 	s.askAll(c)
 }
 
-// raiseEpoch asks all again under a higher epoch.
+// raiseEpoch asks all again under a higher epoch, and as what it was: a TAKEOVER
+// is one until it has won.
 func (s *state) raiseEpoch(c *candidacy) {
-	c.epoch = Epoch{Number: s.nextEpoch(c.shard), Node: s.id}
+	c.epoch = Epoch{Number: s.nextEpoch(c.shard), Unclean: c.epoch.Unclean, Node: s.id}
 	s.useEpoch(c)
 }
 
@@ -405,6 +407,7 @@ type leadership struct {
 	n           uint64      // of the last accepted record
 	inSync      []incarnate // members of the last accepted record, this node among them
 	joining     []joiner    // members that are waited for already, and not in it yet
+	behind      []laggard   // members that are waited for and lack entries, and those that have stood still
 	consent     *consent    // this node is handing the shard over
 	givenUp     uint64      // request of the last handing over that came to nothing
 	opened      bool
@@ -427,7 +430,7 @@ type leadership struct {
 	gives    []*handOver
 	outbid   bool // a voter has promised the shard to somebody else
 
-	uncleanOf string // who may have had more than this node when it won; "": nobody
+	uncleanOf string // what may have been lost when this node won it, once it is open; "": nothing
 }
 
 type freshSlots struct {
@@ -454,7 +457,7 @@ func (s *state) win(c *candidacy) {
 		leaseEnd: never, claimedFrom: forever, openedAt: s.now}
 	if rec != nil {
 		s.knowRecord(rec)
-		l.uncleanOf = s.lostMembers(c, rec)
+		s.unnamed = cmp.Or(s.lostMembers(c, rec), s.unnamed)
 	}
 	for _, g := range c.grants {
 		l.maxLease = max(l.maxLease, time.Duration(g.MaxLease)*time.Millisecond)
@@ -694,7 +697,7 @@ func (s *state) open(l *leadership, r *recording) {
 		was = NodeID{}
 	}
 	s.event(Event{Kind: EventPrimary, Node: s.id, From: was, Shard: s.self.Shard, Epoch: l.epoch})
-	if l.uncleanOf != "" {
+	if l.uncleanOf, s.unnamed = s.unnamed, ""; l.uncleanOf != "" {
 		s.event(Event{Kind: EventUnclean, Node: s.id, From: was, Shard: s.self.Shard, Epoch: l.epoch, Text: l.uncleanOf})
 	}
 	s.failoverDone()
@@ -812,6 +815,7 @@ func (s *state) leadTick() {
 		s.leaseSelf(l)
 	}
 	if l.opened {
+		s.noteProgress(l)
 		s.inSyncTick(l)
 		s.consentTick(l)
 		s.giveTick(l)

@@ -6,7 +6,8 @@ import "time"
 // word. In a plain one the primary agrees, and nothing is lost:
 //
 //	FAILOVER  the replica asks its primary
-//	pause     requests for the shard wait; what has run is out or failed
+//	pause     requests for the shard, and for what it imports, wait; what has run is
+//	          out or failed
 //	catch up  the replica has everything
 //	CONSENT   the primary acknowledges nothing more in its epoch
 //	VOTE      the replica stands, and the voters need not wait for the lease
@@ -160,12 +161,23 @@ const notCaughtUp = "the replica has not caught up in time"
 
 func (c *consent) given() bool { return c != nil && c.final }
 
-// pauseTell asks to let no request into the slots of this shard, to wait until every
-// reply is out or failed and until a replica has everything, and then to call paused.
-// With node zero it is over.
+// pauseTell asks to let no request into the slots that this shard's log is about
+// (pausing), to wait until every reply is out or failed and until a replica has
+// everything, and then to call paused. With node zero it is over.
 type pauseTell struct {
 	epoch Epoch
 	node  incarnate
+}
+
+// pausing is the slots into which nobody gets while this primary hands its shard
+// over: those of the shard, and those that it imports, which ASKING writes to. What
+// is written there is in the same log, and may be what the replica lacks when it is
+// said to have everything.
+func (s *state) pausing() SlotSet {
+	slots := s.table.slotsOf(s.self.Shard)
+	importing := s.importing()
+	slots.Union(&importing)
+	return slots
 }
 
 func (s *state) onFailover(p *peer, m *failoverMsg) {

@@ -1,6 +1,7 @@
 package slotmesh
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -57,6 +58,56 @@ func TestPlainFailoverStepByStep(t *testing.T) {
 	require.Equal(t, b.core.id, a.core.role.primary, "it is a replica now")
 	require.Empty(t, b.eventsOf(EventUnclean))
 	require.Equal(t, "b", x.d.owns(5))
+}
+
+// Nobody gets into the slots that the primary imports either, from the pause on until
+// it is over: those that are marked meanwhile, too, and not those that are marked no
+// more.
+func TestNobodyIsLetIntoWhatIsImported(t *testing.T) {
+	t.Parallel()
+	x := newReplicas(t)
+	a, b, d := x.a, x.b, x.d
+	for _, n := range x.w.nodes {
+		n.step(func(s *state, now time.Duration) output {
+			s.begin(now)
+			for _, slot := range []Slot{7, 8, 9} {
+				s.setSlot(slot, slotEntry{d.shard(), 2}, pushNothing)
+				delete(s.gone, slot)
+			}
+			return s.end()
+		})
+	}
+	x.w.run(ruleNT)
+	mark := func(slot Slot) { require.Equal(t, "OK", x.w.settle(a.importing(slot, d.core.id))) }
+	held := func(slots ...Slot) {
+		t.Helper()
+		for _, slot := range []Slot{7, 8, 9} {
+			require.Equal(t, slices.Contains(slots, slot), a.core.serve.hold.Contains(slot), "slot %d", slot)
+		}
+	}
+	mark(8)
+	mark(9)
+	held()
+	b.failover(FailoverPlain)
+	x.w.deliver()
+	held(8, 9)
+	pausing := a.core.pausing()
+	require.True(t, pausing.Contains(5) && pausing.Contains(8) && pausing.Contains(9))
+	require.False(t, pausing.Contains(7))
+	mark(7)
+	held(7, 8, 9)
+	require.Equal(t, "OK", x.w.settle(a.command(func(s *state, now time.Duration, id uint64) output { return s.setSlotStable(now, id, 8) })))
+	held(7, 9)
+	x.w.run(ruleNT * 6 / 10)
+	require.True(t, a.serves(5), "the replica has not caught up")
+	held()
+
+	b.failover(FailoverPlain)
+	x.w.deliver()
+	a.paused()
+	require.Nil(t, a.core.lead)
+	held()
+	require.Empty(t, a.core.marks, "marks are for primaries")
 }
 
 // told1 takes what a node has told its driver about pausing.
@@ -416,6 +467,26 @@ func TestTakeoverOfAReplica(t *testing.T) {
 	x.w.until("it serves", func() bool { return d.serves(5) })
 }
 
+// A TAKEOVER that has not won in time, or whose number is taken, goes on as one under
+// a higher number.
+func TestTakeoverGoesOn(t *testing.T) {
+	t.Parallel()
+	x := newReplicas(t)
+	require.Equal(t, "OK", x.w.settle(x.d.replicate(x.a.core.id, false)))
+	x.w.lose = kindsOf(msgVote)
+	r := x.d.takeover()
+	x.w.deliver()
+	e := x.d.core.stand.epoch
+	require.True(t, e.Unclean)
+	x.w.run(ruleNT * 6 / 10)
+	require.True(t, x.d.core.stand.epoch.Unclean)
+	require.Greater(t, x.d.core.stand.epoch.Number, e.Number)
+	x.w.lose = nil
+	require.Equal(t, "OK", x.w.settle(r))
+	x.w.until("it serves, and had no copy", func() bool { return x.d.serves(5) })
+	require.True(t, x.d.epoch().Unclean)
+}
+
 // A failover that something else overtakes is answered.
 func TestFailoverIsOvertaken(t *testing.T) {
 	t.Parallel()
@@ -440,4 +511,36 @@ func TestFailoverIsOvertaken(t *testing.T) {
 			t.Errorf("%s: %s, want %s", row.name, r, row.want)
 		}
 	}
+}
+
+// Who wins where nobody in sync is left may have to stand again before it has opened
+// the shard. It is in sync in its own record by then: what is lost is named all the
+// same, once.
+func TestALossIsNamedThoughTheShardIsWonOnceMore(t *testing.T) {
+	t.Parallel()
+	x := newReplicas(t)
+	a, w := x.a, x.w
+	x.b.crash()
+	x.c.crash()
+	w.until("it is alone in sync", func() bool { return a.inSync() == "a" })
+	a.crash()
+	a.cfg.store += 100
+	w.run(ruleNT)
+	w.lose = func(m ruleMail) bool { return m.msg.kind() == msgRecord && m.to == x.e }
+	a.restart()
+	w.until("it has won", func() bool { return a.core.lead != nil })
+	w.until("a voter has its record", func() bool { r := x.d.voted(a).record; return r != nil && r.Epoch == a.core.lead.epoch })
+	require.Empty(t, a.eventsOf(EventUnclean))
+	won := a.core.lead.epoch
+	a.step(func(s *state, now time.Duration) output {
+		s.begin(now)
+		s.outbid(won.Number + 1)
+		return s.end()
+	})
+	w.lose = nil
+	w.until("it serves", func() bool { return a.serves(5) })
+	require.Greater(t, a.core.lead.epoch.Number, won.Number)
+	require.Len(t, a.eventsOf(EventUnclean), 1)
+	require.Equal(t, a.core.lead.epoch, a.eventsOf(EventUnclean)[0].Epoch)
+	require.Contains(t, a.eventsOf(EventUnclean)[0].Text, "acknowledged writes may be lost")
 }

@@ -173,6 +173,11 @@ func (s *state) allowForLateness() {
 		p.firstSeen += late
 	}
 	s.primary += late
+	if l := s.lead; l != nil {
+		for i := range l.behind {
+			l.behind[i].since += late
+		}
+	}
 }
 
 // majorityHeard reports whether this node hears a majority of the voters.

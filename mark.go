@@ -176,10 +176,26 @@ func (s *state) unmark(slot Slot, settled bool) bool {
 	return true
 }
 
+// importing is the slots of other shards that this node serves to ASKING.
+func (s *state) importing() (slots SlotSet) {
+	if mutated(mutAskingPaused) {
+		return slots
+	}
+	for slot, m := range s.marks {
+		if m.Importing {
+			slots.Add(slot)
+		}
+	}
+	return slots
+}
+
 func (s *state) markChanged(slot Slot, t markTell) {
 	s.mark(cellKey{kind: cellMarks, page: uint8(slot / pageSlots)})
 	s.tell(t)
 	s.viewDirty = true
+	if l := s.lead; l != nil && l.consent != nil {
+		s.reassess = true // it is on hold
+	}
 }
 
 // savesNewMarks reports whether all that is to be saved are marks that have been

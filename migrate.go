@@ -1003,7 +1003,7 @@ func (j *jobs) held(moves moveRuns, job, position uint64) {
 	if err := j.kept.save(); err != nil {
 		return // the node serves no more
 	}
-	if !j.n.repl.awaitHeld(j.n.ctx, j.n.repl.end(), 0, freezeLimit) {
+	if !j.n.repl.awaitHeld(j.n.ctx, j.n.repl.end(), 0, 0, freezeLimit) {
 		return
 	}
 	_ = j.n.post(j.n.ctx, func(s *state, now time.Duration) output { return s.stageHeld(now, job, position) })

@@ -80,6 +80,9 @@ const (
 	mutStandAnyBeat    // any heartbeat of the primary keeps members from standing
 	mutOldRecord       // an older record takes the place of a newer one
 	mutAckOld          // a member acknowledges entries older than its promise
+	mutAskingPaused    // who is handing over lets ASKING into the slots that it imports
+	mutStandsStill     // a member that is heard and gets no further with the log stays in sync
+	mutStuckBack       // one that has stood still is waited for again before it has caught up
 
 	// Failure.
 	mutFailAlone  // one voter's word is enough for FAIL
@@ -98,7 +101,7 @@ var mutantNames = [numMutants]string{
 	"move-no-stage", "move-unopened", "move-below", "thaw-late", "late-slot", "stage-dropped", "move-any-before",
 	"start-bare", "start-saved-votes", "start-other-id", "count-inactive", "no-hand-out", "voters-follow", "forced-ignored",
 	"addr-version", "form-early", "form-merge", "form-no-lease", "form-serves-on", "form-push", "no-cluster-id", "reply-early", "reset-early", "take-alive",
-	"any-incarnation", "no-in-sync", "consent-not-final", "grow-early", "shrink-early", "join-behind", "inherited-shown", "empty-stands", "no-rank", "stand-any-beat", "old-record", "ack-old",
+	"any-incarnation", "no-in-sync", "consent-not-final", "grow-early", "shrink-early", "join-behind", "inherited-shown", "empty-stands", "no-rank", "stand-any-beat", "old-record", "ack-old", "asking-paused", "stands-still", "stuck-back",
 	"fail-alone", "late-blames",
 }
 

@@ -358,6 +358,7 @@ func (n *node) run(booted chan struct{}) {
 			n.engine.slept.Store(int64(n.clock.slept() - n.sleptBefore))
 			n.noteKeys()
 			n.core.holdsKeys = n.engine.wrote.Load()
+			n.core.logHas = n.repl.progress()
 			n.apply(n.core.tick(n.now()))
 			n.refreshView()
 		case <-n.ctx.Done():

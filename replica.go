@@ -36,6 +36,14 @@ type joiner struct {
 	caughtUp bool // it has everything that was acknowledged before it was waited for
 }
 
+// laggard is a member that is waited for and lacks entries of the log.
+type laggard struct {
+	incarnate
+	at    uint64        // the last entry that it has acknowledged
+	since time.Duration // when it has, or when it began to lack some
+	owes  uint64        // it stood still: what it has to have to be waited for again; 0: it did not
+}
+
 // member is this node as a member of its shard.
 func (s *state) member() incarnate { return incarnate{s.id, s.self.Store} }
 
@@ -122,21 +130,84 @@ func (s *state) lostMembers(c *candidacy, rec *record) string {
 	return "no member that was in sync is left: acknowledged writes may be lost"
 }
 
-// memberLost reports whether a member is not to be waited for any more.
-func (s *state) memberLost(m incarnate) bool {
+// memberGone reports whether a member is none of this shard any more.
+func (s *state) memberGone(m incarnate) bool {
 	p := s.peers.get(m.Node)
-	return p == nil || p.State == forgotten || p.Shard != s.self.Shard || p.Store != m.Incarnation ||
-		s.now-p.heardAt >= s.cfg.nodeTimeout/2
+	return p == nil || p.State == forgotten || p.Shard != s.self.Shard || p.Store != m.Incarnation
+}
+
+// memberLost reports whether a member has gone, or is not heard any more.
+func (s *state) memberLost(m incarnate) bool {
+	return s.memberGone(m) || s.now-s.peers.get(m.Node).heardAt >= s.cfg.nodeTimeout/2
+}
+
+// noteProgress notes who of those that are waited for lacks entries, and since when.
+// Heartbeats travel on a connection of their own: that a member sends them says
+// nothing of the one on which it gets the log, which may hang, one way or both. So
+// it has to get on with the log, too, as long as it lacks some of it; if it does not
+// for as long as it may be silent, NodeTimeout/2, it is lost. A write waits for a
+// NodeTimeout in all: one that waits for such a member goes on with the others.
+func (s *state) noteProgress(l *leadership) {
+	if s.logHas.epoch != l.epoch {
+		return // it is of before
+	}
+	was := l.behind
+	l.behind = nil
+	for _, m := range s.logHas.members {
+		if m.offset < s.logHas.end {
+			l.behind = append(l.behind, s.lacks(was, m))
+		}
+	}
+	for _, b := range was {
+		waited := slices.ContainsFunc(s.logHas.members, func(m memberAt) bool { return m.incarnate == b.incarnate })
+		if b.owes > 0 && !waited && !s.memberGone(b.incarnate) {
+			l.behind = append(l.behind, b)
+		}
+	}
+}
+
+// lacks is a member that lacks entries, and was among others that did.
+func (s *state) lacks(was []laggard, m memberAt) laggard {
+	i := slices.IndexFunc(was, func(b laggard) bool { return b.incarnate == m.incarnate })
+	if i < 0 {
+		return laggard{incarnate: m.incarnate, at: m.offset, since: s.now}
+	}
+	b := was[i]
+	switch {
+	case b.owes > 0 && m.offset >= b.owes:
+		return laggard{incarnate: m.incarnate, at: m.offset, since: s.now}
+	case m.offset != b.at:
+		b.at, b.since = m.offset, s.now
+	case b.owes == 0 && s.now-b.since >= s.cfg.nodeTimeout/2:
+		b.owes = s.logHas.end
+	}
+	return b
+}
+
+// owes reports whether a member that has everything up to an offset has stood still,
+// and lacks some of what it lacked then.
+func (l *leadership) owes(m incarnate, at uint64) bool {
+	return !mutated(mutStuckBack) && slices.ContainsFunc(l.behind, func(b laggard) bool { return b.incarnate == m && at < b.owes })
+}
+
+// standsStill reports whether a member has stood still, and has not caught up since.
+func (l *leadership) standsStill(m incarnate) bool {
+	return !mutated(mutStandsStill) && slices.ContainsFunc(l.behind, func(b laggard) bool { return b.incarnate == m && b.owes > 0 })
+}
+
+// leavesSync reports whether a member is not to be waited for any more.
+func (s *state) leavesSync(l *leadership, m incarnate) bool {
+	return m.Node != s.id && (s.memberLost(m) || l.standsStill(m))
 }
 
 // inSyncTick proposes the next in-sync set where it is not what it should be: one
 // proposal at a time.
 func (s *state) inSyncTick(l *leadership) {
-	l.joining = slices.DeleteFunc(l.joining, func(j joiner) bool { return s.memberLost(j.incarnate) })
+	l.joining = slices.DeleteFunc(l.joining, func(j joiner) bool { return s.leavesSync(l, j.incarnate) })
 	if l.recording != nil || !l.claims() {
 		return
 	}
-	set := slices.DeleteFunc(slices.Clone(l.inSync), func(m incarnate) bool { return m.Node != s.id && s.memberLost(m) })
+	set := slices.DeleteFunc(slices.Clone(l.inSync), func(m incarnate) bool { return s.leavesSync(l, m) })
 	for _, j := range l.joining {
 		if (j.caughtUp || mutated(mutJoinBehind)) && s.heardLately(j.Node) {
 			set = append(slices.DeleteFunc(set, func(m incarnate) bool { return m.Node == j.Node }), j.incarnate)
@@ -167,11 +238,13 @@ func (s *state) sortInSync(set []incarnate) {
 	})
 }
 
-// nearlyInSync says that a replica has nearly all of the log. If it is not in sync
-// yet the primary begins to wait for it.
-func (s *state) nearlyInSync(now time.Duration, m incarnate) output {
+// nearlyInSync says that a replica has nearly all of the log, up to an offset. If it
+// is not in sync yet the primary begins to wait for it; for one that has stood still
+// once it has what it lacked when it was given up.
+func (s *state) nearlyInSync(now time.Duration, m incarnate, at uint64) output {
 	s.begin(now)
-	if l := s.lead; l != nil && l.claims() && !s.memberLost(m) && s.heardLately(m.Node) && !slices.Contains(s.waitedFor(l), m) {
+	if l := s.lead; l != nil && l.claims() && !s.memberLost(m) && s.heardLately(m.Node) && !slices.Contains(s.waitedFor(l), m) && !l.owes(m, at) {
+		l.behind = slices.DeleteFunc(l.behind, func(b laggard) bool { return b.incarnate == m })
 		l.joining = slices.DeleteFunc(l.joining, func(j joiner) bool { return j.Node == m.Node })
 		l.joining = append(l.joining, joiner{incarnate: m})
 	}
@@ -293,7 +366,7 @@ func (s *state) leaveShard() {
 	}
 	s.unmarkAll(func(SlotMark) bool { return true })
 	s.dropFailover("this node is of another shard now")
-	s.stand, s.knownRecord, s.shardRecord = nil, nil, nil
+	s.stand, s.knownRecord, s.shardRecord, s.unnamed = nil, nil, nil, ""
 	s.holdsCopy = false
 	s.followed.AddRange(SlotRange{0, NumSlots - 1})
 	s.promise = Epoch{}

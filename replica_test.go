@@ -16,9 +16,11 @@ func (n *ruleNode) replicate(of NodeID, keys bool) *ruleReply {
 }
 
 // nearly says to a primary that a member has nearly all of its log.
-func (n *ruleNode) nearly(m incarnate) {
+func (n *ruleNode) nearly(m incarnate) { n.nearlyAt(m, 0) }
+
+func (n *ruleNode) nearlyAt(m incarnate, at uint64) {
 	n.w.t.Helper()
-	n.step(func(s *state, now time.Duration) output { return s.nearlyInSync(now, m) })
+	n.step(func(s *state, now time.Duration) output { return s.nearlyInSync(now, m, at) })
 	n.w.deliver()
 }
 
@@ -233,6 +235,153 @@ func TestWhichMemberIsLost(t *testing.T) {
 		a.step(func(s *state, now time.Duration) output { s.begin(now); s.inSyncTick(s.lead); return s.end() })
 		want := map[bool]string{true: "ac", false: ""}[row.lost]
 		require.Equal(t, want, a.proposes(), row.name)
+	}
+}
+
+// has says how far the members are that a primary waits for, in a log that ends at
+// end: what its driver says before each tick.
+func (n *ruleNode) has(end uint64, at map[*ruleNode]uint64) {
+	p := logProgress{epoch: n.epoch(), end: end}
+	for _, m := range n.core.role.waits {
+		for x, offset := range at {
+			if x.core.member() == m {
+				p.members = append(p.members, memberAt{m, offset})
+			}
+		}
+	}
+	n.core.logHas = p
+}
+
+// Who is heard has to get on with the log, too: it is lost where it lacks entries
+// and acknowledges none for NodeTimeout/2.
+func TestWhoGetsNoFurtherWithTheLog(t *testing.T) {
+	t.Parallel()
+	const nt = ruleNT
+	still := func(x *replicas, d time.Duration) {
+		x.a.has(9, map[*ruleNode]uint64{x.b: 8, x.c: 9})
+		x.w.run(nt / 10) // it is seen that it lacks an entry
+		x.w.run(d)
+	}
+	for _, row := range []struct {
+		name string
+		run  func(x *replicas)
+		want string // proposed
+	}{
+		{"it has everything", func(x *replicas) {
+			x.a.has(9, map[*ruleNode]uint64{x.b: 9, x.c: 9})
+			x.w.run(2 * nt)
+		}, ""},
+		{"the log is empty", func(x *replicas) {
+			x.a.has(0, map[*ruleNode]uint64{x.b: 0, x.c: 0})
+			x.w.run(2 * nt)
+		}, ""},
+		{"it has lacked an entry for less", func(x *replicas) { still(x, nt*35/100) }, ""},
+		{"it has lacked one for so long", func(x *replicas) { still(x, nt/2) }, "ac"},
+		{"it lacks more with time, and has acknowledged nothing more", func(x *replicas) {
+			for i := range uint64(7) {
+				x.a.has(9+i, map[*ruleNode]uint64{x.b: 8, x.c: 9 + i})
+				x.w.run(nt / 10)
+			}
+		}, "ac"},
+		{"it gets further, and lacks some all the time", func(x *replicas) {
+			for i := range uint64(20) {
+				x.a.has(30+i, map[*ruleNode]uint64{x.b: 8 + i, x.c: 30 + i})
+				x.w.run(nt / 4)
+			}
+		}, ""},
+		{"it has had everything meanwhile", func(x *replicas) {
+			still(x, nt*3/10)
+			x.a.has(9, map[*ruleNode]uint64{x.b: 9, x.c: 9})
+			x.w.run(nt / 10)
+			x.a.has(10, map[*ruleNode]uint64{x.b: 9, x.c: 10})
+			x.w.run(nt * 4 / 10)
+		}, ""},
+		{"it has said nothing in this epoch", func(x *replicas) {
+			x.a.has(9, map[*ruleNode]uint64{x.b: 0, x.c: 9})
+			x.w.run(nt * 6 / 10)
+		}, "ac"},
+		{"all have", func(x *replicas) {
+			x.a.has(9, map[*ruleNode]uint64{x.b: 8, x.c: 7})
+			x.w.run(nt * 6 / 10)
+		}, "a"},
+		{"that was in another epoch", func(x *replicas) {
+			x.a.has(9, map[*ruleNode]uint64{x.b: 8, x.c: 9})
+			x.a.core.logHas.epoch.Number--
+			x.w.run(2 * nt)
+		}, ""},
+		{"the primary itself has not run", func(x *replicas) {
+			still(x, nt*3/10)
+			x.a.asleep = true
+			x.w.run(nt * 3 / 10)
+			x.a.asleep = false
+			x.w.run(nt / 20)
+		}, ""},
+	} {
+		x := newReplicas(t)
+		x.w.hold = kindsOf(msgRecord)
+		row.run(x)
+		if got := x.a.proposes(); got != row.want {
+			t.Errorf("%s: proposes %q, want %q", row.name, got, row.want)
+		}
+		require.Equal(t, "bc", x.a.waits(), "%s: waited for until a majority has accepted the smaller set", row.name)
+	}
+}
+
+// Who was to come in and gets no further is not waited for.
+func TestWhoIsToComeInAndGetsNoFurther(t *testing.T) {
+	t.Parallel()
+	x := newReplicas(t)
+	r := x.d.replicate(x.a.core.id, false)
+	x.w.until("replica", func() bool { return r.done })
+	x.w.run(ruleNT / 5)
+	x.a.nearlyAt(x.d.core.member(), 5)
+	require.Equal(t, "bcd", x.a.waits())
+	x.a.has(9, map[*ruleNode]uint64{x.b: 9, x.c: 9, x.d: 5})
+	x.w.run(ruleNT * 4 / 10)
+	require.Equal(t, "bcd", x.a.waits())
+	x.w.run(ruleNT * 2 / 10)
+	require.Equal(t, []string{"bc", "", "abc"}, []string{x.a.waits(), x.a.proposes(), x.a.inSync()})
+}
+
+// Who has stood still is waited for again once it has what it lacked then.
+func TestWhoHasStoodStillComesBack(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		name string
+		edit func(x *replicas, m *incarnate, at *uint64)
+		want string
+	}{
+		{"it has got no further", func(x *replicas, m *incarnate, at *uint64) { *at = 8 }, "c"},
+		{"it lacks one entry yet", func(x *replicas, m *incarnate, at *uint64) { *at = 19 }, "c"},
+		{"it has what it lacked", func(x *replicas, m *incarnate, at *uint64) {}, "bc"},
+		{"it is another member", func(x *replicas, m *incarnate, at *uint64) {
+			x.b.step(func(s *state, now time.Duration) output { return s.storeIs(now, s.newStore(), true) })
+			x.w.run(ruleNT / 5)
+			*m, *at = x.b.core.member(), 0
+		}, "bc"},
+		{"it has not been heard for a while since", func(x *replicas, m *incarnate, at *uint64) {
+			x.b.cut = true
+			x.w.run(ruleNT)
+			x.b.cut = false
+			x.w.run(ruleNT / 5)
+			*at = 19
+		}, "c"},
+	} {
+		x := newReplicas(t)
+		x.a.has(9, map[*ruleNode]uint64{x.b: 8, x.c: 9})
+		x.w.run(ruleNT * 4 / 10)
+		x.a.has(20, map[*ruleNode]uint64{x.b: 8, x.c: 20})
+		x.w.run(ruleNT * 2 / 10)
+		require.Equal(t, []string{"c", "", "ac"}, []string{x.a.waits(), x.a.proposes(), x.a.inSync()}, row.name)
+		x.a.has(25, map[*ruleNode]uint64{x.c: 25})
+		x.w.run(ruleNT / 5)
+		m, at := x.b.core.member(), uint64(20)
+		row.edit(x, &m, &at)
+		x.w.until("it is heard", func() bool { return x.a.core.heardLately(m.Node) })
+		x.a.nearlyAt(m, at)
+		if got := x.a.waits(); got != row.want {
+			t.Errorf("%s: waits for %q, want %q", row.name, got, row.want)
+		}
 	}
 }
 

@@ -91,6 +91,13 @@ func (r *replication) position() logPosition {
 	return r.log.position()
 }
 
+// progress is how far the members are that are waited for.
+func (r *replication) progress() logProgress {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.log.progress()
+}
+
 // ---- the role
 
 // carryOut does what the core says is to be done with the log. The run loop calls it.
@@ -303,7 +310,8 @@ func (r *replication) acked(f *feed, a *logAck) {
 	waited := slices.ContainsFunc(r.log.waits, func(w logWait) bool { return w.incarnate == m })
 	if !waited && r.log.end-a.offset <= nearlyMax && f.heard >= f.offered {
 		f.offered = f.heard + r.n.cfg.NodeTimeout/20
-		r.n.later(func(s *state, now time.Duration) output { return s.nearlyInSync(now, m) })
+		at := a.offset
+		r.n.later(func(s *state, now time.Duration) output { return s.nearlyInSync(now, m, at) })
 	}
 	r.tellCaughtUp()
 	r.settle()
@@ -338,14 +346,14 @@ func (r *replication) seen(c *slotCell) logMark {
 }
 
 // awaitHeld waits until every member that is waited for has the log up to a mark,
-// in the reign of that mark, and so have n of all members. In a group that has not
-// formed yet nobody is waited for.
-func (r *replication) awaitHeld(ctx context.Context, m logMark, n int, limit time.Duration) bool {
+// in the reign of that mark, so have n of all members, and there are inSync members
+// in sync besides this node. In a group that has not formed yet nobody is waited for.
+func (r *replication) awaitHeld(ctx context.Context, m logMark, n, inSync int, limit time.Duration) bool {
 	if m == (logMark{}) {
 		return true
 	}
 	return r.await(ctx, m.reign, limit, func(r *replication) bool {
-		return (n > 0 && r.ask == 0 || r.log.committed() >= m.offset) && (n == 0 || r.have(m.offset) >= n)
+		return (n > 0 && r.ask == 0 || r.log.committed() >= m.offset) && (n == 0 || r.have(m.offset) >= n) && int(r.peers.Load()) >= inSync
 	})
 }
 
@@ -365,12 +373,12 @@ func (r *replication) have(offset uint64) int {
 // mark: at once, or beside the caller. It never does where this node's rule ends
 // before, or where it takes too long.
 func (r *replication) onceCommitted(m logMark, f func()) {
-	if r.awaitHeld(r.n.ctx, m, 0, 0) {
+	if r.awaitHeld(r.n.ctx, m, 0, 0, 0) {
 		f()
 		return
 	}
 	r.n.goes(func() {
-		if r.awaitHeld(r.n.ctx, m, 0, r.n.cfg.NodeTimeout) {
+		if r.awaitHeld(r.n.ctx, m, 0, 0, r.n.cfg.NodeTimeout) {
 			f()
 		}
 	})
@@ -401,14 +409,14 @@ func (r *replication) served(news moveRuns) {
 	news.each(func(slot Slot, move uint64) { r.append(moveEntry(entryOwn, slot, move)) })
 }
 
-// pause waits until nobody is in the slots of this shard, into which nobody gets
-// any more, every reply is out or failed, and a replica has the whole log. The run
-// loop calls it.
+// pause waits until nobody is in the slots that this shard's log is about, into which
+// nobody gets any more, every reply is out or failed, and a replica has the whole
+// log. The run loop calls it.
 func (r *replication) pause(t pauseTell) {
 	if t.node.Node.IsZero() {
 		return // it is over: the core lets requests in again
 	}
-	slots := r.n.core.table.slotsOf(r.n.core.self.Shard)
+	slots := r.n.core.pausing()
 	r.n.tidy(&slots, func(Slot, *slotCell) {}, func() {
 		end := r.end()
 		r.n.goes(func() {

@@ -426,8 +426,10 @@ func (s *state) assess() {
 	default:
 		s.ripen(l)
 		slots, epoch = l.mine, l.epoch
-		if l.consent != nil {
+		if c := l.consent; c != nil && !(c.final && mutated(mutConsentNotFinal)) {
 			slots, hold = SlotSet{}, slots
+			importing := s.importing()
+			hold.Union(&importing)
 		}
 		for _, g := range l.gives {
 			slots.Subtract(&g.slots)

@@ -110,10 +110,18 @@ func (w *simWorld) failOverTo(n *simNode, mode FailoverMode) {
 	n.command(func(s *state, now time.Duration, cmd uint64) output { return s.failoverTo(now, cmd, mode) }, w.logged(n, "FAILOVER"))
 }
 
+// imports marks a slot of another primary IMPORTING at n.
+func (w *simWorld) imports(n, from *simNode, slot Slot) {
+	n.command(func(s *state, now time.Duration, id uint64) output {
+		return s.setSlotImporting(now, id, slot, from.core.id)
+	}, w.logged(n, "SETSLOT IMPORTING"))
+	w.await("it imports the slot", w.nt, func() bool { return len(n.core.marks) == 1 })
+}
+
 // asking is a write to a slot that n imports, by a client whom ASK has sent there;
 // false: it is not acknowledged.
 func (w *simWorld) asking(n *simNode, slot Slot) (*simWrite, bool) {
-	if m, marked := n.core.marks[slot]; !marked || !m.Importing || n.local() >= n.core.servesUntil() {
+	if m, marked := n.core.marks[slot]; !marked || !m.Importing || n.core.serve.hold.Contains(slot) || n.local() >= n.core.servesUntil() {
 		return nil, false
 	}
 	v := &simWrite{n: 1, node: int32(n.index)}
@@ -129,8 +137,7 @@ func replicaSchedules() []*schedule {
 			c, p, rs := w.shard(0, 3, 3, 1, 5)
 			r, a := rs[0], c.others[2]
 			w.own(a, 9)
-			p.command(func(s *state, now time.Duration, id uint64) output { return s.setSlotImporting(now, id, 9, a.core.id) }, w.logged(p, "SETSLOT IMPORTING"))
-			w.await("it imports the slot", w.nt, func() bool { return len(p.core.marks) == 1 })
+			w.imports(p, a, 9)
 			_, votes := w.hold(func(f *simFlight, _ *simNode) bool { return kindOf(f, msgVote) && w.sentBy(f, r) })
 			w.failOverTo(r, FailoverPlain)
 			w.await("it has agreed", w.nt, func() bool { return p.core.lead.consent.given() })
@@ -141,6 +148,32 @@ func replicaSchedules() []*schedule {
 			}
 			if v, ok := w.asking(p, 9); ok && r.store.values[9] != v {
 				w.fail("RP9", "%s has agreed to a failover, and acknowledges what %s has not", p.name(), r.name())
+			}
+		}},
+		{"whoever is being handed over acknowledges nothing that its successor may lack, not even to ASKING", []mutant{mutAskingPaused}, func(w *simWorld) {
+			c, p, rs := w.shard(0, 3, 3, 1, 5)
+			r, a := rs[0], c.others[2]
+			w.own(a, 9)
+			w.imports(p, a, 9)
+			_, acks := w.holdLog(func(from, to *simNode, what any) bool { _, ok := what.(simSay); return ok && from == r && to == p })
+			first, ok := w.asking(p, 9)
+			if !ok {
+				w.fail(notReached, "%s serves nothing to ASKING", p.name())
+			}
+			w.failOverTo(r, FailoverPlain)
+			w.await("it lets nobody in", w.nt/4, func() bool { return p.core.lead.consent != nil })
+			w.pass(10 * time.Millisecond) // what ran has ended: it waits for what there is by now
+			w.loseLog(func(_, to *simNode, what any) bool { return to == r && answersLog(what) })
+			v, ok := w.asking(p, 9)
+			acks()
+			if !w.await("its successor leads", w.nt/4, func() bool { return r.servesAll(slotSet(5)) }) {
+				return
+			}
+			if have := r.store.values[9]; have != first && (!ok || have != v) {
+				w.fail("RP9", "%s has %v, acknowledged before was %v", r.name(), have.short(), first.short())
+			}
+			if ok && r.store.values[9] != v {
+				w.fail("RP9", "%s has acknowledged what %s has not", p.name(), r.name())
 			}
 		}},
 		{"a member is proposed when it has everything that was acknowledged before", []mutant{mutJoinBehind}, func(w *simWorld) {
@@ -157,6 +190,35 @@ func replicaSchedules() []*schedule {
 			p.crash(false)
 			r.crash(false)
 			w.pass(4 * w.nt)
+		}},
+		{"LV8: who is heard and gets no further with the log is waited for no more, until it has caught up", []mutant{mutStandsStill, mutStuckBack}, func(w *simWorld) {
+			_, p, rs := w.shard(1, 3, 3, 2, 5, 6)
+			r := rs[0]
+			for way := hangBoth; way <= hangEntries && len(w.fails) == 0; way++ {
+				w.hang(r, p, way, 2*w.nt)
+				w.pass(10 * time.Millisecond) // what was on its way has come
+				writes, heals := w.ledger.writes, w.now+2*w.nt-10*time.Millisecond
+				w.within("LV8", "writes go on with the other replica", w.nt, func() bool { return w.ledger.writes > writes && !p.inSync(r) && p.inSync(rs[1]) })
+				for w.now < heals && len(w.fails) == 0 {
+					if slices.Contains(p.core.role.waits, r.core.member()) {
+						w.fail("LV8", "%s waits for %s again, whose connection hangs yet", p.name(), r.name())
+					}
+					w.pass(time.Millisecond)
+				}
+				w.within("LV5", "it has caught up, and is in sync", w.nt, func() bool { return p.inSync(r) })
+			}
+		}},
+		{"LV8: a strict primary without the replicas that it needs acknowledges no write", nil, func(w *simWorld) {
+			_, p, rs := w.shard(1, 3, 2, 1, 5, 6)
+			w.hang(rs[0], p, w.r.IntN(3), 4*w.nt)
+			w.pass(10 * time.Millisecond)
+			writes := w.ledger.writes
+			w.within("LV8", "nobody is left in sync", w.nt, func() bool { return p.core.role.peers == 0 && len(p.core.role.waits) == 0 })
+			w.pass(2 * w.nt)
+			if n := w.ledger.writes - writes; n > 0 {
+				w.fail("RP1", "%s has acknowledged %d writes that nobody else has", p.name(), n)
+			}
+			w.within("LV5", "it has caught up, and writes go on", 2*w.nt, func() bool { return p.inSync(rs[0]) && w.ledger.writes > writes })
 		}},
 		{"a winner acknowledges nothing of what it has inherited before all have it", []mutant{mutInheritedShown}, func(w *simWorld) {
 			_, p, rs := w.shard(1, 3, 3, 2, 5, 6)

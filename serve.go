@@ -422,7 +422,11 @@ func (e *engine) settleOwed(ctx context.Context, slot Slot, o *owed, wait patien
 	if wait == waitNot {
 		limit = 0
 	}
-	if !e.repl.awaitHeld(ctx, o.mark, o.n, limit) {
+	inSync := 0
+	if o.ran {
+		inSync = e.repl.ask // as many have it as the shard promises: some may have been lost since it ran
+	}
+	if !e.repl.awaitHeld(ctx, o.mark, o.n, inSync, limit) {
 		if wait == waitNot {
 			return errWouldWait
 		}

@@ -161,6 +161,29 @@ func (l *shardLog) committed() uint64 {
 	return least
 }
 
+// memberAt is how far a member is: it has everything up to an offset.
+type memberAt struct {
+	incarnate
+	offset uint64
+}
+
+// logProgress is how far the members are that are waited for in an epoch, in a log
+// that ends at end.
+type logProgress struct {
+	epoch   Epoch
+	end     uint64
+	members []memberAt
+}
+
+// progress is how far the members are that are waited for.
+func (l *shardLog) progress() logProgress {
+	p := logProgress{epoch: l.epoch, end: l.end}
+	for _, w := range l.waits {
+		p.members = append(p.members, memberAt{w.incarnate, l.acks[w.incarnate]})
+	}
+	return p
+}
+
 // have counts the members, of those that are heard of at all, that have the log up
 // to an offset.
 func (l *shardLog) have(offset uint64) int {

@@ -234,6 +234,18 @@ func TestWhoHasCaughtUp(t *testing.T) {
 	require.True(t, empty.caughtUp(logB))
 }
 
+// How far those are that are waited for, whether they have said so or not.
+func TestProgressOfALog(t *testing.T) {
+	t.Parallel()
+	l := leadLog(logB, logC)
+	l.append()
+	l.acked(logC, 6)
+	l.acked(incarnate{NodeID{0xd}, 1}, 6)
+	require.Equal(t, logProgress{epoch: logE(2), end: 6, members: []memberAt{{logB, 0}, {logC, 6}}}, l.progress())
+	l.follow()
+	require.Equal(t, logProgress{end: 6}, l.progress())
+}
+
 // What a command may show that has only read: everything that was inherited.
 func TestWhatALogInherits(t *testing.T) {
 	t.Parallel()

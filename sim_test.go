@@ -122,7 +122,7 @@ func (w *simWorld) freeAddr() string {
 func (w *simWorld) calmDown() {
 	w.calm = true
 	w.logf("calm")
-	w.cut = nil
+	w.cut, w.hung = nil, nil
 	w.noteIsolation(nil)
 	w.faults = simFaults{opsEvery: w.faults.opsEvery, replyBy: time.Millisecond}
 	for _, n := range w.nodes {

@@ -26,6 +26,7 @@ import (
 //	MB5  checkSlow                 who was stopped blames none D14  checkReplaced            who is reset votes no more
 //	MB6  checkPeers, checkTable    stale frames change nothing FM1  checkFormed              one cluster of a deployment
 //	MB7  settle                    facts stay as they are      RP11 apart                    replicas follow primaries
+//	                                                           LV8  checkWaits               nobody is waited for without end
 
 // simLedger is what the checks remember of the whole history.
 type simLedger struct {
@@ -41,6 +42,7 @@ type simLedger struct {
 	loose     map[simSlotKey]bool      // nothing has been acknowledged since
 	lastAck   map[simSlotKey]simAckKey
 	acks      uint64
+	writes    uint64 // of them
 	asked     int
 	answered  int
 
@@ -962,6 +964,7 @@ func (w *simWorld) checkAll() {
 		w.checkTable(n)
 		w.checkPeers(n)
 		w.checkFailed(n)
+		w.checkWaits(n)
 		if len(c.stages) > stagesMax || len(c.ops) > commandsMax || len(c.claims) > claimsMax || len(c.forwarded) > commandsMax {
 			w.fail("bounds", "%s: %d stages, %d operations, %d claims, %d forwarded", n.name(), len(c.stages), len(c.ops), len(c.claims), len(c.forwarded))
 		}
@@ -1191,11 +1194,12 @@ func (g *simGroup) stuck() string {
 }
 
 // behind: LV3, every voter has the record of every primary, so that any majority
-// of them leases it.
+// of them leases it. One that has been replaced by a member which is gone for good
+// wins its shard back from nobody, where that is strict.
 func (g *simGroup) behind() string {
 	for _, n := range g.nodes {
 		l := n.core.lead
-		if l == nil || !l.opened {
+		if l == nil || !l.opened || g.dead(n.core.self.Shard) {
 			continue
 		}
 		for _, v := range g.nodes {

@@ -1,6 +1,7 @@
 package slotmesh
 
 import (
+	"math/rand/v2"
 	"slices"
 	"time"
 )
@@ -53,6 +54,7 @@ type simPending struct {
 	unformed bool
 	may      bool
 	offset   uint64 // of the log, that every member must have first
+	wrote    bool
 	until    time.Duration
 }
 
@@ -97,6 +99,7 @@ func (w *simWorld) clientOp(n *simNode) {
 			v.n = prev.n + 1
 		}
 		n.log(simEntry{kind: simPut, slot: slot, value: v})
+		op.wrote = true
 	}
 	op.value = n.store.values[slot]
 	op.offset, op.until = n.seen(slot), w.now+2*w.nt
@@ -120,7 +123,7 @@ func (w *simWorld) clientReply(n *simNode, op simPending) {
 	if mutated(mutReplyLease) {
 		may = op.may && n.core.serve.reign == op.reign
 	}
-	if may && w.ack > 0 && !op.unformed && n.replica.log.committed() < op.offset {
+	if may && w.ack > 0 && !op.unformed && (n.replica.log.committed() < op.offset || op.wrote && !n.mayWrite()) {
 		if w.now < op.until { // nobody hears of it before the others have it
 			n.pending = append(n.pending, op)
 			w.schedule(simEvent{at: w.now + w.between(time.Millisecond, 4*time.Millisecond), kind: simReply, node: int32(n.index), run: n.run, op: op})
@@ -128,6 +131,9 @@ func (w *simWorld) clientReply(n *simNode, op simPending) {
 		return
 	}
 	if may {
+		if op.wrote {
+			w.ledger.writes++
+		}
 		w.checkAck(n, op)
 	}
 }
@@ -394,6 +400,10 @@ func (w *simWorld) drawFaults() {
 	if w.chance(0.4) {
 		f.slowReply = 0.05
 	}
+	own := rand.New(rand.NewPCG(w.seed, 0x4a6)) // so that the seeds without it are what they were before there was any
+	if own.Float64() < 0.4 {
+		f.hang = []time.Duration{3 * w.nt, 10 * w.nt}[own.IntN(2)]
+	}
 }
 
 // unleash starts the faults; they end when the world is calm.
@@ -402,6 +412,7 @@ func (w *simWorld) unleash() {
 	w.every(f.moves, w.someMove)
 	w.every(f.operators, w.someCommand)
 	w.every(f.partition, w.somePartition)
+	w.every(f.hang, w.someHang)
 	for _, n := range w.nodes {
 		w.every(f.crash, func() { w.someCrash(n) })
 		w.every(f.pause, func() { w.somePause(n) })
@@ -476,6 +487,42 @@ func (w *simWorld) somePartition() {
 		w.noteIsolation(nil)
 		w.logf("healed")
 	})
+}
+
+// someHang makes what the log of a shard carries between a replica and its primary
+// wait, one way or both, while heartbeats come and go.
+func (w *simWorld) someHang() {
+	first := w.r.IntN(len(w.nodes))
+	for i := range w.nodes {
+		r := w.nodes[(first+i)%len(w.nodes)]
+		if !r.up || r.core.role.primary.IsZero() {
+			continue
+		}
+		if p := w.nodeOf(r.core.role.primary); p != nil {
+			w.hang(r, p, w.r.IntN(3), w.between(w.nt/4, 6*w.nt))
+			return
+		}
+	}
+}
+
+// The ways that may hang between a replica and its primary.
+const (
+	hangBoth    = iota
+	hangAcks    // what the replica asks and acknowledges
+	hangEntries // what the primary sends
+)
+
+func (w *simWorld) hang(r, p *simNode, way int, d time.Duration) {
+	if w.hung == nil {
+		w.hung = map[[2]*simNode]time.Duration{}
+	}
+	if way != hangEntries {
+		w.hung[[2]*simNode{r, p}] = w.now + d
+	}
+	if way != hangAcks {
+		w.hung[[2]*simNode{p, r}] = w.now + d
+	}
+	w.logf("the log between %s and its primary %s hangs for %v, way %d", r.name(), p.name(), d, way)
 }
 
 func (w *simWorld) liveNode() *simNode {

@@ -70,6 +70,8 @@ type simReplica struct {
 	due     bool   // it will ask
 	commits []simCommit
 	says    []simSay
+	moved   map[incarnate]time.Duration // when a member that is waited for got further last, or had everything
+	busy    time.Duration               // when it led nothing last, or had a RECORD under way: one set is proposed at a time
 }
 
 // simCommit is to be done once every member has the log up to an offset.
@@ -88,7 +90,7 @@ func (n *simNode) bootReplica() {
 	}
 	r.log.follow()
 	r.version, r.waiting, r.due, r.commits, r.says = 0, false, false, nil, nil
-	r.last = map[Slot]uint64{}
+	r.last, r.moved = map[Slot]uint64{}, map[incarnate]time.Duration{}
 }
 
 func (n *simNode) wipeStore() {
@@ -105,6 +107,11 @@ func (n *simNode) log(e simEntry) {
 		return
 	}
 	n.w.ledger.entries++
+	for _, m := range n.core.role.waits {
+		if r.log.acks[m] == r.log.end {
+			r.moved[m] = n.w.now
+		}
+	}
 	e.id, e.epoch = n.w.ledger.entries, r.log.epoch
 	r.last[e.slot] = r.log.append()
 	n.keep(e)
@@ -163,6 +170,9 @@ func (n *simNode) settleCommits() {
 // followRole does what the core says is to be done with the log.
 func (n *simNode) followRole() {
 	c, r := n.core, &n.replica
+	if l := c.lead; l == nil || !l.claims() || l.recording != nil {
+		r.busy = n.w.now
+	}
 	r.inc, r.copy = c.self.Store, c.holdsCopy
 	if r.version == c.role.version {
 		return
@@ -177,10 +187,15 @@ func (n *simNode) followRole() {
 		r.log.follow()
 	case !r.log.leads(c.role.lead):
 		r.log.lead(c.role.lead)
-		r.last = map[Slot]uint64{}
+		r.last, r.moved = map[Slot]uint64{}, map[incarnate]time.Duration{}
 	}
 	r.asked++
 	r.waiting = false
+	for _, m := range c.role.waits {
+		if !slices.ContainsFunc(r.log.waits, func(w logWait) bool { return w.incarnate == m }) {
+			r.moved[m] = n.w.now
+		}
+	}
 	r.log.waitFor(c.role.waits)
 	if !c.role.primary.IsZero() {
 		n.askSoon()
@@ -274,6 +289,10 @@ func (w *simWorld) carry(from, to *simNode, what any, do func(to *simNode)) {
 			w.after(to.paused-w.now, arrive)
 			return
 		}
+		if end := w.hung[[2]*simNode{from, to}]; end > w.now {
+			w.after(end-w.now, arrive)
+			return
+		}
 		for _, i := range sortedKeys(w.logFilters) {
 			if !w.logFilters[i](from, to, what, arrive) {
 				return
@@ -310,7 +329,7 @@ func (n *simNode) answer(q *simPull) {
 		q.newPast, q.newEnd, q.more = r.log.past.upTo(to), to, to < r.log.end
 		m := incarnate{q.from.core.id, q.from.core.self.Store}
 		if r.log.end-from <= simBatch {
-			n.do(func(s *state, now time.Duration) output { return s.nearlyInSync(now, m) })
+			n.do(func(s *state, now time.Duration) output { return s.nearlyInSync(now, m, from) })
 		}
 		w.carry(n, q.from, q, func(to *simNode) { to.take(q) })
 		return
@@ -411,6 +430,9 @@ func (n *simNode) say() {
 		s := r.says[i]
 		w.carry(n, w.nodeOf(s.primary), s, func(p *simNode) {
 			if p.replica.log.leads(s.epoch) {
+				if s.end > p.replica.log.acks[s.member] {
+					p.replica.moved[s.member] = w.now
+				}
 				p.replica.log.acked(s.member, s.end)
 				p.tellCaughtUp()
 			}
@@ -448,6 +470,24 @@ func (n *simNode) pause(t pauseTell) {
 }
 
 // ---- what must hold
+
+// checkWaits: LV8, nobody is waited for without end: who is heard, lacks entries and
+// gets no further is proposed to be left out. It is a little more than NodeTimeout/2
+// until then, and up to as much again where the primary's own ticks are late.
+func (w *simWorld) checkWaits(n *simNode) {
+	l, r := n.core.lead, &n.replica
+	if l == nil {
+		return
+	}
+	if slices.ContainsFunc(l.behind, func(b laggard) bool { return b.owes > 0 }) {
+		w.ledger.reach("stood still")
+	}
+	for _, m := range n.core.role.waits {
+		if still := w.now - max(r.moved[m], r.busy, n.stopEnd); r.log.acks[m] < r.log.end && still > w.nt*5/4 {
+			w.fail("LV8", "%s waits for %s, which has got no further than %d of %d for %v", n.name(), m.Node.short(), r.log.acks[m], r.log.end, still)
+		}
+	}
+}
 
 type simEntryKey struct {
 	cluster ClusterID

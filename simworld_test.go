@@ -115,6 +115,7 @@ type simFaults struct {
 	replyBy      time.Duration // a reply takes up to that long
 	slowReply    float64       // share of replies that take much longer
 	backlog      int           // entries of a log that are kept
+	hang         time.Duration // mean time between hangs of what a log goes over
 }
 
 type simNode struct {
@@ -222,6 +223,7 @@ type simWorld struct {
 	// keeps it back to call arrive later.
 	logFilters map[int]func(from, to *simNode, what any, arrive func()) bool
 	cuts       map[[2]*simNode]bool
+	hung       map[[2]*simNode]time.Duration // until when what the log of a shard carries from one node to another waits
 	maxVoters  int
 	freezeFor  time.Duration // that a freeze takes at least
 	ack        int           // AckReplicas of every node
@@ -660,6 +662,7 @@ func (w *simWorld) step(e simEvent) {
 			n.handle(output{}) // woken early: another tick is due later
 			return
 		}
+		n.core.logHas = n.replica.log.progress()
 		n.do((*state).tick)
 	case simSaved:
 		n.savedOne()

@@ -181,6 +181,7 @@ type state struct {
 
 	// Leading a shard.
 	lead        *leadership
+	unnamed     string             // what may have been lost by a win that has not opened the shard yet: the next may look clean
 	stand       *candidacy         // for this node's own shard
 	nextRun     time.Duration      // no stand before
 	used        map[ShardID]uint64 // highest number asked for. Saved before it is asked for
@@ -191,6 +192,7 @@ type state struct {
 	shardRecord *record            // newest of this shard that is known at all
 	failing     *failover          // a failover to this node that an operator has asked for
 	logAt       logPosition        // where this node's log ends, as the driver last said
+	logHas      logProgress        // how far others are in it while this node leads, as the driver said before the last tick
 	holdsCopy   bool               // the store holds all data of the shard, as of some moment
 	followed    SlotSet            // slots of which this node has followed its primary's log, and not led since
 	role        logRole
