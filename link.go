@@ -227,7 +227,7 @@ func (l *link) read(ctx context.Context, idle time.Duration, inbox chan<- delive
 		if err != nil {
 			return err
 		}
-		l.traffic.noteReceived(l.contact, m.kind())
+		l.traffic.noteReceived(l.contact, m)
 		select {
 		case inbox <- delivery{l.peer, l.to, m}:
 		case <-ctx.Done():
