@@ -258,6 +258,15 @@ func (f *following) begin(l *logFrom) error {
 	case f.side != nil:
 		return nil
 	}
+	if err := f.resume(l); err != nil {
+		return err
+	}
+	f.link.Store(uint32(LinkUp))
+	return f.ackUpTo(l.from) // the primary may have nothing more to say
+}
+
+// resume goes on with the log as it is here: it is the beginning of the primary's.
+func (f *following) resume(l *logFrom) error {
 	f.r.mu.Lock()
 	defer f.r.mu.Unlock()
 	if f.r.following != f || f.spoiled || f.r.log.end != l.from {
@@ -265,7 +274,6 @@ func (f *following) begin(l *logFrom) error {
 	}
 	f.r.keep()
 	f.r.log.take(l.past.upTo(l.from), l.from)
-	f.link.Store(uint32(LinkUp))
 	return nil
 }
 
@@ -283,13 +291,19 @@ func (f *following) takeFrame(l *logFrame) error {
 		f.setAck(Epoch{}, 0)
 		return nil
 	}
-	if err := f.r.n.kept.saveMoves(); err != nil {
-		return err // the node serves no more
-	}
 	end := f.at()
 	f.primaryEnd.Store(l.end)
 	if end >= l.end {
 		f.caught.Store(int64(f.r.n.now()))
+	}
+	return f.ackUpTo(end)
+}
+
+// ackUpTo acknowledges what has been applied, once it is remembered under which
+// moves that is right.
+func (f *following) ackUpTo(end uint64) error {
+	if err := f.r.n.kept.saveMoves(); err != nil {
+		return err // the node serves no more
 	}
 	f.setAck(f.epoch, end)
 	return nil

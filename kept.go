@@ -149,6 +149,14 @@ func (k *kept) at(kind cellKind, slot Slot) uint64 {
 	return k.moves[kind][slot]
 }
 
+// ownsAlready reports whether it would be nothing new that a slot is served here
+// under a move.
+func (k *kept) ownsAlready(slot Slot, move uint64) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.moves[cellOwned][slot] == move && k.moves[cellStaged][slot] == 0
+}
+
 // back reports whether what was served here is right under a move: it is the one
 // under which it was served, named anew when the shard was won again, or the slot
 // has only been nobody's between, as the core knows or this start has found.

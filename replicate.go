@@ -173,8 +173,12 @@ func (r *replication) effects(slot Slot, c *slotCell, ops []store.Op) {
 	c.wrote = r.append(e)
 }
 
-// became appends what has become of a slot.
+// became appends what has become of a slot, before that is noted. A winner goes on
+// with what it has followed: of most of its slots there is nothing new to say.
 func (r *replication) became(kind entryKind, slot Slot, c *slotCell, move uint64) {
+	if kind == entryOwn && r.n.kept.ownsAlready(slot, move) {
+		return
+	}
 	var e logEntry
 	if r.keeping.Load() {
 		e = moveEntry(kind, slot, move)

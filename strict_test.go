@@ -81,6 +81,25 @@ func TestAReadWaitsUntilTheReplicasHaveWhatItShows(t *testing.T) {
 	})
 }
 
+// What a winner has inherited its replicas have already, and say so at once.
+func TestAWinnerShowsWhatItHasInheritedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := formShard(t, 3, Config{AckReplicas: 1})
+		require.NoError(t, put(nodes[0], "x", "1"))
+		until(t, 2*driverNT, "all in sync", func() bool { return len(nodes[0].Status().Replication.InSync) == 3 })
+		for i := range 4 {
+			b := nodes[1+i%2]
+			require.NoError(t, b.Admin().Failover(t.Context(), FailoverPlain))
+			began := time.Now()
+			v, err := b.Client().Get(t.Context(), "x")
+			require.NoError(t, err)
+			require.Equal(t, "1", string(v))
+			require.Less(t, time.Since(began), driverNT/20)
+			until(t, 2*driverNT, "all in sync", func() bool { return len(b.Status().Replication.InSync) == 3 })
+		}
+	})
+}
+
 func TestACallMayAskForReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes, f := formShardOn(t, 3, Config{})
