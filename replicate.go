@@ -173,6 +173,10 @@ func (r *replication) effects(slot Slot, c *slotCell, ops []store.Op) {
 	c.wrote = r.append(e)
 }
 
+// unsure is for a slot of which nobody knows whether it has changed: what it holds
+// now the replicas find out by copying everything.
+func (r *replication) unsure(c *slotCell) { c.wrote = r.append(logEntry{}) }
+
 // became appends what has become of a slot, before that is noted. A winner goes on
 // with what it has followed: of most of its slots there is nothing new to say.
 func (r *replication) became(kind entryKind, slot Slot, c *slotCell, move uint64) {

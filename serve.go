@@ -549,7 +549,9 @@ func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, tx *Tx, r *Req
 			e.wrote.Store(true)
 		}
 		if err = e.store.Apply(uint16(slot), tx.ops); err != nil {
-			ran = mayHaveApplied(err)
+			if ran = mayHaveApplied(err); ran {
+				e.repl.unsure(c)
+			}
 		} else {
 			ran = true
 			e.repl.effects(slot, c, tx.ops)
