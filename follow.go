@@ -389,6 +389,9 @@ func (f *following) enter(raw logEntry) bool {
 // broken is for a store that has not taken an entry: it is a copy no more.
 func (f *following) broken(err error) {
 	f.r.n.cfg.Logger.Error("the store does not take what the primary has sent: everything is copied anew", "error", err)
+	f.r.mu.Lock()
+	f.r.log.past = nil // it counts the entry
+	f.r.mu.Unlock()
 	_ = f.r.n.settled(f.ctx, func(s *state, now time.Duration) output { return s.storeIs(now, s.newStore(), false) })
 }
 

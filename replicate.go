@@ -60,7 +60,24 @@ func newReplication(n *node) *replication {
 	r.back.limit = n.cfg.Backlog
 	r.peers.Store(peersAny)
 	r.facts.Store(&coreFacts{})
+	if l := n.resume; l != nil {
+		r.shard = l.Copy.Shard
+		r.log.take(l.Past, l.End)
+		r.back.reset(l.End)
+	}
 	return r
+}
+
+// endsAt is where the log ends of the copy that the store holds, once nothing
+// changes the store any more; nil where the store may be at no point of the log.
+func (r *replication) endsAt() *logCell {
+	facts := r.facts.Load()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !facts.whole || len(r.log.past) == 0 {
+		return nil
+	}
+	return &logCell{Copy: copyCell{r.shard, facts.store, r.n.incarnation}, End: r.log.end, Past: r.log.past}
 }
 
 // strict reports whether a reply waits for the members in sync.
@@ -72,10 +89,10 @@ func (r *replication) noteFacts(s *state) {
 	if f := r.facts.Load(); f.promise != s.promise || f.store != s.self.Store || f.whole != s.holdsCopy {
 		r.facts.Store(&coreFacts{s.promise, s.self.Store, s.holdsCopy})
 	}
-	if r.n.persistent == 0 {
+	if r.n.outlives == nil {
 		return
 	}
-	c := copyCell{s.self.Shard, s.self.Store, r.n.persistent}
+	c := copyCell{s.self.Shard, s.self.Store, r.n.incarnation}
 	if !s.holdsCopy {
 		c = copyCell{}
 	}

@@ -3,12 +3,15 @@ package slotmesh
 import (
 	"context"
 	"fmt"
+	"os"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/slotmesh/slotmesh/store"
+	"github.com/slotmesh/slotmesh/transport"
 	"github.com/stretchr/testify/require"
 )
 
@@ -321,5 +324,205 @@ func TestAStoreThatOutlivesItsProcessIsTheSameMember(t *testing.T) {
 			require.NoError(t, err)
 		}
 		require.Empty(t, unclean())
+	})
+}
+
+// lasting is a shard of three whose stores outlive their processes. The primary is
+// nodes[p].
+type lasting struct {
+	t      *testing.T
+	f      *transport.Faults
+	dirs   []string
+	stores []outliving
+	nodes  []*node
+	p      int
+}
+
+func newLasting(t *testing.T) *lasting {
+	l := &lasting{t: t, f: newFaults(t), nodes: make([]*node, 3)}
+	for i := range l.nodes {
+		l.dirs = append(l.dirs, t.TempDir())
+		l.stores = append(l.stores, outliving{store.NewMemory(), uint64(1 + i)})
+		l.start(i)
+	}
+	for i, n := range l.nodes {
+		isReady(t, n)
+		if own := n.Table().Slots(n.ID()); !own.Empty() {
+			l.p = i
+		}
+	}
+	l.write(50)
+	level(t, driverNT, l.nodes...)
+	return l
+}
+
+func (l *lasting) start(i int) {
+	at := string(rune('a' + i))
+	l.nodes[i] = startNode(l.t, Config{Addr: at + ":1", Seeds: []string{"a:1", "b:1", "c:1"}, Primaries: 1, Replicas: 2, NodeTimeout: driverNT,
+		Transport: l.f.Node(at), Dir: l.dirs[i], Store: l.stores[i]})
+}
+
+// cut cuts a node off.
+func (l *lasting) cut(i int) {
+	var others []string
+	for j := range l.nodes {
+		if j != i {
+			others = append(others, string(rune('a'+j)))
+		}
+	}
+	l.f.Partition([]string{string(rune('a' + i))}, others)
+}
+
+// crash ends a node as a crash does: its folder is as it was a moment before.
+func (l *lasting) crash(i int) {
+	left := l.t.TempDir()
+	require.NoError(l.t, os.CopyFS(left, os.DirFS(l.dirs[i])))
+	l.nodes[i].Close()
+	l.dirs[i] = left
+}
+
+func (l *lasting) write(n int) {
+	c := l.nodes[l.p].Client()
+	for i := range n {
+		require.NoError(l.t, c.Set(l.t.Context(), fmt.Sprint("key", i), []byte(fmt.Sprint(time.Now()))))
+	}
+	_, err := c.Delete(l.t.Context(), "key1")
+	require.NoError(l.t, err)
+}
+
+func (l *lasting) store(i int) uint64 { return l.nodes[i].repl.facts.Load().store }
+
+// A store that outlives its process is at the point of the log at which its node was
+// closed. Where that is sure, its node goes on from there, and else it copies all.
+func TestAStoreThatOutlivesItsProcessGoesOnWhereItWas(t *testing.T) {
+	for name, row := range map[string]struct {
+		between func(l *lasting, r int)
+		copies  bool
+	}{
+		"closed": {func(l *lasting, r int) {
+			l.nodes[r].Close()
+			l.write(20)
+			l.start(r)
+		}, false},
+		"closed twice": {func(l *lasting, r int) {
+			for range 2 {
+				l.nodes[r].Close()
+				l.write(20)
+				l.start(r)
+				isReady(l.t, l.nodes[r])
+				level(l.t, 2*driverNT, l.nodes...)
+			}
+		}, false},
+		"closed before it has heard of its primary again": {func(l *lasting, r int) {
+			l.nodes[r].Close()
+			l.write(20)
+			l.cut(r)
+			l.start(r)
+			l.nodes[r].Close()
+			l.f.Heal()
+			l.start(r)
+		}, false},
+		"closed under writes": {func(l *lasting, r int) {
+			ctx, stop := context.WithCancel(l.t.Context())
+			var wg sync.WaitGroup
+			wg.Go(func() { churn(ctx, l.t, l.nodes[l.p], 100) })
+			time.Sleep(50 * time.Millisecond)
+			l.nodes[r].Close()
+			time.Sleep(50 * time.Millisecond)
+			l.start(r)
+			time.Sleep(50 * time.Millisecond)
+			stop()
+			wg.Wait()
+		}, false},
+		"the primary closed": {func(l *lasting, r int) {
+			l.write(20)
+			level(l.t, driverNT, l.nodes...)
+			l.nodes[l.p].Close()
+			l.start(l.p)
+			isReady(l.t, l.nodes[l.p])
+		}, false},
+		"crashed": {func(l *lasting, r int) {
+			l.crash(r)
+			l.start(r)
+		}, true},
+		"crashed after it had gone on": {func(l *lasting, r int) {
+			l.nodes[r].Close()
+			l.start(r)
+			isReady(l.t, l.nodes[r])
+			l.write(20)
+			level(l.t, driverNT, l.nodes...)
+			l.crash(r)
+			l.start(r)
+		}, true},
+		"crashed before it had gone on": {func(l *lasting, r int) {
+			l.nodes[r].Close()
+			l.cut(r)
+			l.start(r)
+			l.crash(r)
+			l.f.Heal()
+			l.start(r)
+		}, true},
+		"another store": {func(l *lasting, r int) {
+			l.nodes[r].Close()
+			l.stores[r] = outliving{store.NewMemory(), 7}
+			l.start(r)
+		}, true},
+		"the store has lost something": {func(l *lasting, r int) {
+			l.nodes[r].Close()
+			l.stores[r].id = 8
+			l.start(r)
+		}, true},
+		"its changes are in no log": {func(l *lasting, r int) {
+			l.nodes[r].repl.append(logEntry{})
+			l.nodes[r].Close()
+			l.start(r)
+		}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLasting(t)
+				r := (l.p + 1) % 3
+				before := []uint64{l.store(0), l.store(1), l.store(2)}
+				row.between(l, r)
+				isReady(t, l.nodes[r])
+				until(t, 4*driverNT, "it follows", func() bool { return l.nodes[r].Status().Replication.Link == LinkUp })
+				level(t, 2*driverNT, l.nodes...)
+				require.Equal(t, row.copies, before[r] != l.store(r), "it copies everything")
+				for i := range before {
+					if i != r {
+						require.Equal(t, before[i], l.store(i))
+					}
+				}
+				l.write(20)
+				level(t, driverNT, l.nodes...)
+			})
+		})
+	}
+}
+
+// What a primary has written that nobody has taken is in no other log: closed, it
+// must not take it for a part of its successor's.
+func TestAPrimaryThatWasClosedDropsItsTail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLasting(t)
+		p := l.p
+		l.cut(p)
+		require.NoError(t, put(l.nodes[p], "tail", "1"))
+		for _, other := range []int{(p + 1) % 3, (p + 2) % 3} { // what was on its way is lost
+			l.f.Reset(string(rune('a'+p)), string(rune('a'+other)))
+		}
+		l.nodes[p].Close()
+		l.f.Heal()
+		leader := leaderOf(t, 4*driverNT, l.nodes[(p+1)%3], l.nodes[(p+2)%3])
+		l.p = slices.Index(l.nodes, leader)
+		l.write(1)
+		l.start(p)
+		cut := eventsOf(t, l.nodes[p], EventCut)
+		until(t, 4*driverNT, "it follows", func() bool { return l.nodes[p].Status().Replication.Link == LinkUp })
+		level(t, 2*driverNT, l.nodes...)
+		_, err := l.nodes[l.p].Client().Get(t.Context(), "tail")
+		require.ErrorIs(t, err, ErrNotFound)
+		require.Len(t, cut(), 1)
+		require.EqualValues(t, 1, cut()[0].Number)
 	})
 }
