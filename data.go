@@ -687,7 +687,7 @@ func (s *dataServer) answer(q *request, bytes int) {
 		}
 		return
 	}
-	if q.op != opHandOff && q.op != opDo {
+	if q.op != opHandOff && q.op != opDo && q.op != opWait {
 		value, ran, err := s.n.engine.runOp(s.ctx, q, waitNot)
 		if !errors.Is(err, errWouldWait) {
 			s.reply(q, value, ran, err)
@@ -703,9 +703,12 @@ func (s *dataServer) answer(q *request, bytes int) {
 		var value []byte
 		var ran bool
 		var err error
-		if q.op == opHandOff {
+		switch q.op {
+		case opHandOff:
 			err = s.n.handOffAsked(s.ctx, q)
-		} else {
+		case opWait:
+			value, err = s.n.waitAsked(s.ctx, q)
+		default:
 			value, ran, err = s.n.engine.runOp(s.ctx, q, waitHold)
 		}
 		s.reply(q, value, ran, err)
@@ -733,7 +736,7 @@ func (s *dataServer) endWaiting(bytes int) {
 }
 
 func (s *dataServer) reply(q *request, value []byte, ran bool, err error) {
-	p := response{id: q.id, value: value}
+	p := response{id: q.id, value: value, wrote: s.n.repl.pointOf(q.wrote)}
 	if err != nil {
 		p.failed(err, ran)
 		p.value = nil

@@ -57,6 +57,12 @@ func (r *bulkReader) array(to []byte) {
 	r.b = r.b[copy(to, r.b):]
 }
 
+func (p logPoint) append(b []byte) []byte {
+	return binary.AppendUvarint(binary.AppendUvarint(b, p.reign), p.offset)
+}
+
+func (r *bulkReader) point() logPoint { return logPoint{r.uint(), r.uint()} }
+
 const historyBytesMin = 1 + 1 + len(NodeID{}) + 1 // an epoch of a history on the wire
 
 func appendHistory(b []byte, h history) []byte {

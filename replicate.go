@@ -447,8 +447,9 @@ func (r *replication) pause(t pauseTell) {
 	})
 }
 
-// wait waits until n members have the log up to a mark, and returns how many have.
-func (r *replication) wait(ctx context.Context, m logMark, n int) (have int) {
+// wait waits until n members have the log up to a mark, and returns how many have;
+// ok is false where the reign of the mark is over, so that nobody knows.
+func (r *replication) wait(ctx context.Context, m logMark, n int) (have int, ok bool) {
 	count := func(r *replication) bool {
 		have = r.have(m.offset)
 		return have >= n
@@ -456,12 +457,48 @@ func (r *replication) wait(ctx context.Context, m logMark, n int) (have int) {
 	if m == (logMark{}) {
 		m.reign = r.end().reign // nothing was written: whoever is attached has it
 	}
-	if !r.await(ctx, m.reign, forever, count) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if have = 0; m.reign == r.reign {
-			count(r)
-		}
+	if r.await(ctx, m.reign, forever, count) {
+		return have, true
 	}
-	return have
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m.reign != r.reign {
+		return 0, false
+	}
+	count(r)
+	return have, true
 }
+
+// pointOf is a mark as other nodes, and later times, know it.
+func (r *replication) pointOf(m logMark) logPoint {
+	if m == (logMark{}) {
+		return logPoint{}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m.reign != r.reign || r.log.epoch == (Epoch{}) {
+		return logPoint{reignOver, m.offset}
+	}
+	return logPoint{reignOf(r.log.epoch), m.offset}
+}
+
+// markOf is the mark of a point of this node's log; ok is false where that is of a
+// reign that is over.
+func (r *replication) markOf(p logPoint) (m logMark, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return logMark{r.reign, p.offset}, r.log.epoch != (Epoch{}) && p.reign == reignOf(r.log.epoch)
+}
+
+// logPoint is a point in the log of one node's reign over a shard. The zero point is
+// before all.
+type logPoint struct {
+	reign  uint64
+	offset uint64
+}
+
+// reignOver is the reign of a point that is of none any more.
+const reignOver = 1
+
+// reignOf names a reign among all those of its node, for good.
+func reignOf(e Epoch) uint64 { return e.Number<<1 | uint64(boolByte(e.Unclean)) }
