@@ -39,7 +39,7 @@ type following struct {
 	ctx        context.Context
 	cancel     context.CancelFunc
 	done       chan struct{}
-	caught     atomic.Int64  // time of the node's clock at which it had all that its primary had; 0: never
+	caught     atomic.Int64  // time of the node's clock of which it has all that its primary had; 0: of none
 	link       atomic.Uint32 // a LinkState
 	primaryEnd atomic.Uint64 // where the primary's log ends, as it has said last
 
@@ -293,8 +293,9 @@ func (f *following) takeFrame(l *logFrame) error {
 	}
 	end := f.at()
 	f.primaryEnd.Store(l.end)
-	if end >= l.end {
-		f.caught.Store(int64(f.r.n.now()))
+	if end >= l.end && l.answers != 0 {
+		// The frame may have been on its way for long. It was sent after that question.
+		f.caught.Store(int64(time.Duration(l.answers) * time.Millisecond))
 	}
 	return f.ackUpTo(end)
 }
@@ -423,7 +424,7 @@ func (n *node) change(slot Slot, c *slotCell, e *entryPart) error {
 // zero.
 func (f *following) setAck(e Epoch, offset uint64) {
 	f.ackMu.Lock()
-	f.ack = logAck{e, f.r.facts.Load().store, offset}
+	f.ack = logAck{epoch: e, store: f.r.facts.Load().store, offset: offset}
 	f.ackMu.Unlock()
 	signal(f.wake)
 }
@@ -446,6 +447,7 @@ func (f *following) acknowledge(ctx context.Context, conn net.Conn) {
 		if a.epoch != (Epoch{}) && a.epoch.less(f.r.facts.Load().promise) {
 			return // it has promised itself to another primary
 		}
+		a.sent = uint64(f.r.n.now() / time.Millisecond)
 		buf = appendFrameOf(buf[:0], frameAck, a.append)
 		if _, err := conn.Write(buf); err != nil {
 			return

@@ -315,7 +315,7 @@ func (r *replication) end() logMark {
 func (r *replication) acked(f *feed, a *logAck) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	f.heard = r.n.now()
+	f.heard, f.answers = r.n.now(), a.sent
 	if r.log.epoch != a.epoch || r.log.epoch == (Epoch{}) || r.feeds[f.id] != f {
 		return // a sign of life, or of an epoch that is over
 	}

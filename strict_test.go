@@ -157,6 +157,30 @@ func TestAReplicaAnswersWhoAsksForIt(t *testing.T) {
 	})
 }
 
+// A message that says that a replica has all may have been on its way for long: by
+// then the primary has more.
+func TestAReplicaCountsTheTimeThatMessagesTake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes, f := formShardOn(t, 3, Config{ReplicaStaleness: 3 * driverNT / 10})
+		a, b := nodes[0], nodes[1]
+		r := Request{Keys: []string{"x"}, ReadOnly: true, FromReplica: true}
+		shows := func() bool { return b.Execute(t.Context(), r, func(*Tx) error { return nil }) == nil }
+		until(t, driverNT, "it shows what it has", shows)
+		for range 1000 { // also where nothing happens
+			require.True(t, shows())
+			time.Sleep(time.Millisecond)
+		}
+		f.Set(a.addr[:1], b.addr[:1], transport.Link{Delay: driverNT / 2})
+		until(t, driverNT, "it cannot know whether that is old", func() bool { return !shows() })
+		for range 2000 {
+			require.False(t, shows(), "what comes is half a NodeTimeout old")
+			time.Sleep(time.Millisecond)
+		}
+		f.Set(a.addr[:1], b.addr[:1], transport.Link{Delay: driverNT / 20})
+		until(t, driverNT, "it shows what it has again", shows)
+	})
+}
+
 // Data that is on its way to a shard goes to its replicas, so that whoever leads it
 // when the slots have come has it.
 func TestSlotsMoveToAShardThatFailsOver(t *testing.T) {
