@@ -178,6 +178,34 @@ func TestANodeBecomesAReplicaUnderLoad(t *testing.T) {
 	})
 }
 
+// A key's time has come when its primary says so. A replica hides it, and has it until
+// then: whoever compares the two, and whoever leads next, finds what the log says.
+func TestAReplicaLetsNothingExpireByItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes, f := formShardOn(t, 3, Config{})
+		a, b := nodes[0], nodes[1]
+		for i := range 300 {
+			require.NoError(t, a.Client().SetFor(t.Context(), fmt.Sprint("key", i), []byte("v"), 100*time.Millisecond))
+		}
+		level(t, 50*time.Millisecond, nodes...)
+		had := contents(t, b)
+		f.Partition([]string{b.addr[:1]}, []string{a.addr[:1], nodes[2].addr[:1]})
+		time.Sleep(driverNT - sweepLater/2) // its sweeper has looked twice, and its primary is not given up
+		require.Equal(t, had, contents(t, b))
+		require.Equal(t, len(had)-300, len(contents(t, a)))
+		require.Equal(t, len(had)-300, len(contents(t, nodes[2])))
+		r := Request{Keys: []string{"key1"}, ReadOnly: true, FromReplica: true}
+		require.NoError(t, b.Execute(t.Context(), r, func(tx *Tx) error {
+			_, found, err := tx.Get("key1")
+			require.False(t, found)
+			return err
+		}))
+		f.Heal()
+		level(t, 4*driverNT, nodes...)
+		require.Equal(t, len(had)-300, len(contents(t, b)))
+	})
+}
+
 // Up to the borders of what is kept a replica gets what it lacks, and beyond them
 // everything.
 func TestAReplicaResumesWhereTheBacklogHasWhatItLacks(t *testing.T) {
