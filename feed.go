@@ -122,6 +122,15 @@ func (r *replication) detach(f *feed) {
 	}
 }
 
+// dropFeeds ends every feed: when this node leads again its log may be another one.
+// The caller holds mu.
+func (r *replication) dropFeeds() {
+	for id, f := range r.feeds {
+		f.conn.Close()
+		delete(r.feeds, id)
+	}
+}
+
 // wakeFeeds makes every sender look again. The caller holds mu.
 func (r *replication) wakeFeeds() {
 	for _, f := range r.feeds {

@@ -269,7 +269,8 @@ func (f *following) begin(l *logFrom) error {
 func (f *following) resume(l *logFrom) error {
 	f.r.mu.Lock()
 	defer f.r.mu.Unlock()
-	if f.r.following != f || f.spoiled || f.r.log.end != l.from {
+	at, shared := l.past.shared(l.from, f.r.log.past, f.r.log.end)
+	if f.r.following != f || f.spoiled || !shared || at != l.from || f.r.log.end != l.from {
 		return errNotFollowing // what it has is not what it has asked with
 	}
 	f.r.keep()

@@ -128,6 +128,7 @@ func (r *replication) carryOut(s *state) {
 		if r.log.epoch != (Epoch{}) {
 			r.log.follow()
 			r.reign++
+			r.dropFeeds()
 		}
 	case !r.log.leads(role.lead):
 		r.log.lead(role.lead)

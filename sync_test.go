@@ -3,6 +3,8 @@ package slotmesh
 import (
 	"context"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"slices"
 	"sync"
@@ -250,6 +252,45 @@ func TestAReplicaResumesWhereTheBacklogHasWhatItLacks(t *testing.T) {
 		}
 		_, err := r.attach(&feed{r: r, id: NodeID{1}}, &syncAsk{cluster: clusterTag(a.who.Load()), shard: ShardID{1}}, clusterTag(a.who.Load()))
 		require.ErrorIs(t, err, errNotLeading)
+	})
+}
+
+// A primary that has followed another one meanwhile may lead another log: what it has
+// sent before is no beginning of that.
+func TestAReplicaGoesOnWithTheSameLogAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := formShard(t, 2, Config{})
+		a, b := nodes[0], nodes[1]
+		require.NoError(t, put(a, "x", "1"))
+		level(t, driverNT, a, b)
+		ours, theirs := net.Pipe()
+		defer theirs.Close()
+		f := &feed{r: a.repl, id: NodeID{1}, conn: ours, wake: make(chan struct{}, 1)}
+		at := a.repl.position().Offset
+		past := history{{a.repl.position().Epoch, 0}}
+		_, err := a.repl.attach(f, &syncAsk{cluster: clusterTag(a.who.Load()), shard: a.Status().Replication.Shard, whole: true, end: at, past: past}, clusterTag(a.who.Load()))
+		require.NoError(t, err)
+		for _, n := range []*node{b, a} {
+			until(t, 2*driverNT, "it takes over", func() bool { return n.Admin().Failover(t.Context(), FailoverPlain) == nil })
+		}
+		_, err = f.sendSome()
+		require.ErrorIs(t, err, errNotLeading)
+		_, err = ours.Write(nil)
+		require.ErrorIs(t, err, io.ErrClosedPipe)
+
+		b.repl.mu.Lock()
+		following, end := b.repl.following, b.repl.log.end
+		had := slices.Clone(b.repl.log.past)
+		b.repl.mu.Unlock()
+		e := had[len(had)-1].Epoch
+		for name, l := range map[string]*logFrom{
+			"further":                     {epoch: e, from: end + 1, past: had},
+			"the last epoch began before": {epoch: e, from: end, past: append(slices.Clone(had[:len(had)-1]), epochStart{e, end - 1})},
+			"another log":                 {epoch: e, from: end, past: history{{Epoch{Number: 1, Node: NodeID{3}}, 0}}},
+		} {
+			require.ErrorIs(t, following.resume(l), errNotFollowing, name)
+		}
+		require.NoError(t, following.resume(&logFrom{epoch: e, from: end, past: had}))
 	})
 }
 
