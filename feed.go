@@ -91,7 +91,7 @@ func (r *replication) attach(f *feed, q *syncAsk, cluster uint64) (*logFrom, err
 		return nil, errNotLeading
 	}
 	if old := r.feeds[f.id]; old != nil {
-		old.conn.Close()
+		r.n.closeBeside(old.conn)
 	} else if len(r.feeds) >= feedsMax {
 		return nil, fmt.Errorf("slotmesh: %d replicas are attached already", feedsMax)
 	}
@@ -126,7 +126,7 @@ func (r *replication) detach(f *feed) {
 // The caller holds mu.
 func (r *replication) dropFeeds() {
 	for id, f := range r.feeds {
-		f.conn.Close()
+		r.n.closeBeside(f.conn)
 		delete(r.feeds, id)
 	}
 }

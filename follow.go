@@ -95,7 +95,7 @@ func (f *following) hangUp() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.conn != nil {
-		f.conn.Close()
+		f.r.n.closeBeside(f.conn)
 	}
 }
 

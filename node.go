@@ -798,6 +798,14 @@ func (n *node) dialNode(ctx context.Context, to dest, who *sender, role linkRole
 	return conn, theirs, nil
 }
 
+// closeBeside closes a connection for a caller who may not wait, such as the run loop,
+// or one who holds a lock: TLS says goodbye, and may take seconds for it.
+func (n *node) closeBeside(conn net.Conn) {
+	if !n.goes(func() { conn.Close() }) {
+		conn.Close()
+	}
+}
+
 // hangUp closes a connection that was tracked.
 func (n *node) hangUp(conn net.Conn) {
 	conn.Close()

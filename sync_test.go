@@ -255,6 +255,17 @@ func TestAReplicaResumesWhereTheBacklogHasWhatItLacks(t *testing.T) {
 	})
 }
 
+// slowToClose is a connection whose Close takes its time, as that of TLS may.
+type slowToClose struct {
+	net.Conn
+	goodbye chan struct{}
+}
+
+func (c slowToClose) Close() error {
+	<-c.goodbye
+	return c.Conn.Close()
+}
+
 // A primary that has followed another one meanwhile may lead another log: what it has
 // sent before is no beginning of that.
 func TestAReplicaGoesOnWithTheSameLogAlone(t *testing.T) {
@@ -265,7 +276,8 @@ func TestAReplicaGoesOnWithTheSameLogAlone(t *testing.T) {
 		level(t, driverNT, a, b)
 		ours, theirs := net.Pipe()
 		defer theirs.Close()
-		f := &feed{r: a.repl, id: NodeID{1}, conn: ours, wake: make(chan struct{}, 1)}
+		goodbye := make(chan struct{})
+		f := &feed{r: a.repl, id: NodeID{1}, conn: slowToClose{ours, goodbye}, wake: make(chan struct{}, 1)}
 		at := a.repl.position().Offset
 		past := history{{a.repl.position().Epoch, 0}}
 		_, err := a.repl.attach(f, &syncAsk{cluster: clusterTag(a.who.Load()), shard: a.Status().Replication.Shard, whole: true, end: at, past: past}, clusterTag(a.who.Load()))
@@ -275,6 +287,8 @@ func TestAReplicaGoesOnWithTheSameLogAlone(t *testing.T) {
 		}
 		_, err = f.sendSome()
 		require.ErrorIs(t, err, errNotLeading)
+		close(goodbye)
+		synctest.Wait()
 		_, err = ours.Write(nil)
 		require.ErrorIs(t, err, io.ErrClosedPipe)
 
