@@ -129,6 +129,9 @@ func (d *dataConns) forget(c *dataConn) {
 // open makes a connection of its own to a node.
 func (d *dataConns) open(to NodeInfo) (*dataConn, error) {
 	who := d.n.who.Load()
+	if who == nil {
+		return nil, errNotSaved
+	}
 	conn, theirs, err := d.n.dialNode(d.n.ctx, dest{wanted: wanted{ID: to.ID}, addr: to.Addr}, who, roleData)
 	if err != nil {
 		return nil, err

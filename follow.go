@@ -126,8 +126,11 @@ func (f *following) run(before *following) {
 func (f *following) connect() error {
 	n := f.r.n
 	to, who := n.engine.view.Load().member(f.primary), n.who.Load()
-	if to == nil || who == nil {
-		return errNotFollowing // not before this start is saved
+	switch {
+	case to == nil:
+		return errNotFollowing
+	case who == nil:
+		return errNotSaved
 	}
 	conn, _, err := n.dialNode(f.ctx, dest{wanted: wanted{ID: to.ID}, addr: to.Addr}, who, roleData)
 	if err != nil {
