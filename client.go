@@ -23,8 +23,10 @@ import (
 // that is served in process waits for the commands of that slot that run before
 // it, also beyond its context: they are short.
 type Client struct {
-	n     *node
-	stats clientStats
+	n       *node
+	acks    int // as Request.AckReplicas, of its writes
+	stats   clientStats
+	written written
 }
 
 type clientStats struct {
@@ -153,7 +155,7 @@ func (c *Client) Do(ctx context.Context, name string, args ...[]byte) ([]byte, e
 func (c *Client) call(ctx context.Context, q *request, key string) ([]byte, error) {
 	n := c.n
 	c.stats.calls.Add(1)
-	q.slot = KeySlot(key)
+	q.slot, q.acks = KeySlot(key), c.acks
 	if err := c.check(ctx, q, key); err != nil {
 		return nil, q.failed(NodeID{}, NotExecuted, err)
 	}
@@ -241,6 +243,7 @@ func (a *attempt) here(ctx context.Context) (value []byte, done bool, err error)
 		return nil, false, nil
 	}
 	a.node = n.ID()
+	a.c.wrote(a.q)
 	value, again, err := a.judge(ctx, value, outcomeOf(ran), err)
 	return value, !again, err
 }
@@ -273,11 +276,15 @@ func (a *attempt) once(ctx context.Context) (value []byte, again bool, err error
 		var ran bool
 		value, ran, err = n.engine.runOp(ctx, a.q, waitHold)
 		o = outcomeOf(ran)
+		a.c.wrote(a.q)
 	} else {
 		value, o, err = a.remote(ctx, owner)
 	}
 	return a.judge(ctx, value, o, err)
 }
+
+// wrote notes what a request that has been run here has written.
+func (c *Client) wrote(q *request) { c.written.note(c.n.ID(), c.n.repl.pointOf(q.wrote)) }
 
 // target is the node to ask: this one, too, where it is to say why not.
 func (a *attempt) target() (owner NodeInfo, self bool) {
@@ -313,6 +320,7 @@ func (a *attempt) remote(ctx context.Context, owner NodeInfo) (value []byte, o O
 	case p.status == statusClosed:
 		return nil, p.outcome, &remoteError{"node " + owner.ID.short() + " is closing", ErrTryAgain}
 	}
+	a.c.written.note(owner.ID, p.wrote)
 	return p.value, p.outcome, p.error(a.q.slot)
 }
 

@@ -483,7 +483,7 @@ func TestEveryProblemOfAConfigIsNamed(t *testing.T) {
 		{"seed", slotmesh.Config{Addr: "127.0.0.1:0", Seeds: []string{"a:b:c"}}, []string{"Config.Seeds", "a:b:c"}},
 		{"number and hand", slotmesh.Config{Addr: "127.0.0.1:0", Primaries: 1, Join: true}, []string{"Join is true"}},
 		{"replicas", slotmesh.Config{Replicas: 1, AckReplicas: 1, Backlog: -1, ReplicaStaleness: 1},
-			[]string{"Replicas is 1, expected 0 where Primaries is 0", "Backlog is -1", "ReplicaStaleness is 1ns, expected at least 1s"}},
+			[]string{"Replicas is 1, expected 0 where Primaries is 0", "Backlog is -1", "ReplicaStaleness is 1ns, expected at least 1.5s"}},
 		{"too many acknowledgements", slotmesh.Config{Addr: "127.0.0.1:0", Primaries: 1, AckReplicas: 101}, []string{"AckReplicas is 101, expected 0 to 100", "at most Replicas"}},
 		{"commands", slotmesh.Config{Commands: []slotmesh.Command{{Name: "x", Run: run}, {Name: "x", Run: run}, {Name: "y"}, {Run: run}, {Name: "a b", Run: run}}},
 			[]string{`Commands[1].Name is "x", which is there already`, `Run of "y" is nil`, `Commands[3].Name is ""`, `Commands[4].Name is "a b"`}},

@@ -85,10 +85,11 @@ type Config struct {
 	AckReplicas int
 
 	// ReplicaStaleness bounds how old what a replica shows may be: a request that is
-	// FromReplica is answered by a replica which has had, so long ago at most, all
-	// that its primary had, and sent to the primary by one that has not. Default one
-	// NodeTimeout, at least a fifth of it: a primary that has nothing to tell says
-	// so each tenth.
+	// FromReplica is answered by a replica which has, for sure, all that its primary
+	// had so long ago, and sent to the primary by one that has not. The way from the
+	// replica to the primary and back counts, for a message may be late. Default one
+	// NodeTimeout, at least three tenths of it: a primary that has nothing to tell
+	// says so each tenth.
 	ReplicaStaleness time.Duration
 
 	// Backlog bounds the bytes of changes that a node remembers for replicas that
@@ -222,8 +223,8 @@ func (c *Config) validate() error {
 	if c.AckReplicas < 0 || c.AckReplicas > maxReplicas {
 		bad("AckReplicas", c.AckReplicas, "0 to %d", maxReplicas)
 	}
-	if c.ReplicaStaleness < c.NodeTimeout/5 {
-		bad("ReplicaStaleness", c.ReplicaStaleness, "at least %v, a fifth of NodeTimeout", c.NodeTimeout/5)
+	if c.ReplicaStaleness < 3*c.NodeTimeout/10 {
+		bad("ReplicaStaleness", c.ReplicaStaleness, "at least %v, three tenths of NodeTimeout", 3*c.NodeTimeout/10)
 	}
 	if c.Primaries > 0 && c.AckReplicas > c.Replicas {
 		bad("AckReplicas", c.AckReplicas, "at most Replicas, which is %d: no write would ever be taken", c.Replicas)

@@ -129,6 +129,9 @@ func (d *dataConns) forget(c *dataConn) {
 // open makes a connection of its own to a node.
 func (d *dataConns) open(to NodeInfo) (*dataConn, error) {
 	who := d.n.who.Load()
+	if who == nil {
+		return nil, errNotSaved
+	}
 	conn, theirs, err := d.n.dialNode(d.n.ctx, dest{wanted: wanted{ID: to.ID}, addr: to.Addr}, who, roleData)
 	if err != nil {
 		return nil, err
@@ -687,7 +690,7 @@ func (s *dataServer) answer(q *request, bytes int) {
 		}
 		return
 	}
-	if q.op != opHandOff && q.op != opDo {
+	if q.op != opHandOff && q.op != opDo && q.op != opWait {
 		value, ran, err := s.n.engine.runOp(s.ctx, q, waitNot)
 		if !errors.Is(err, errWouldWait) {
 			s.reply(q, value, ran, err)
@@ -703,9 +706,12 @@ func (s *dataServer) answer(q *request, bytes int) {
 		var value []byte
 		var ran bool
 		var err error
-		if q.op == opHandOff {
+		switch q.op {
+		case opHandOff:
 			err = s.n.handOffAsked(s.ctx, q)
-		} else {
+		case opWait:
+			value, err = s.n.waitAsked(s.ctx, q)
+		default:
 			value, ran, err = s.n.engine.runOp(s.ctx, q, waitHold)
 		}
 		s.reply(q, value, ran, err)
@@ -733,7 +739,7 @@ func (s *dataServer) endWaiting(bytes int) {
 }
 
 func (s *dataServer) reply(q *request, value []byte, ran bool, err error) {
-	p := response{id: q.id, value: value}
+	p := response{id: q.id, value: value, wrote: s.n.repl.pointOf(q.wrote)}
 	if err != nil {
 		p.failed(err, ran)
 		p.value = nil

@@ -20,7 +20,8 @@ var (
 	// ErrClusterDown: no node can serve this now. The text says why.
 	ErrClusterDown = errors.New("slotmesh: cluster down")
 	// ErrNoReplicas: fewer members are in sync than must have a write before it is
-	// acknowledged. Nothing has happened.
+	// acknowledged. Nothing has happened. Of Client.Wait: nobody knows who has what was
+	// written.
 	ErrNoReplicas = errors.New("slotmesh: not enough replicas in sync")
 	// ErrInTx: a call was made from inside a command that holds its slot.
 	ErrInTx = errors.New("slotmesh: call from inside a command")

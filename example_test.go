@@ -226,3 +226,53 @@ func ExampleNode_subscribe() {
 	// 1 <nil>
 	// hello
 }
+
+// Many writes that must not be lost with their primary are waited for together.
+func ExampleClient_Wait() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	seeds := []string{"a", "b", "c"}
+	network := transport.NewMemory()
+	var nodes []slotmesh.Node
+	for _, addr := range seeds {
+		node, err := slotmesh.Start(ctx, slotmesh.Config{
+			Addr: addr, Transport: network, Seeds: seeds, Primaries: 1, Replicas: 2, NodeTimeout: time.Second,
+		})
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer node.Close()
+		nodes = append(nodes, node)
+	}
+	for _, node := range nodes {
+		if err := node.Ready(ctx); err != nil {
+			log.Fatal(err)
+		}
+	}
+	c := nodes[0].Client()
+	for i := range 1000 {
+		if err := c.Set(ctx, fmt.Sprint("user:", i), []byte("alice")); err != nil {
+			log.Fatal(err)
+		}
+	}
+	fmt.Println(c.Wait(ctx, 2))
+	// Output: 2 <nil>
+}
+
+// A write that must not be lost with its primary is refused where nobody else would
+// have it.
+func ExampleClient_WithAckReplicas() {
+	ctx := context.Background()
+	node, err := slotmesh.Start(ctx, slotmesh.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer node.Close()
+	c := node.Client()
+	fmt.Println(c.Set(ctx, "cache:1000", []byte("alice")))
+	err = c.WithAckReplicas(1).Set(ctx, "user:1000", []byte("alice"))
+	fmt.Println(errors.Is(err, slotmesh.ErrNoReplicas))
+	// Output:
+	// <nil>
+	// true
+}

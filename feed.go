@@ -46,6 +46,7 @@ type feed struct {
 	has     bool          // it has acknowledged anything over this connection
 	heard   time.Duration // when
 	offered time.Duration // when it may be offered to the core as a member in sync
+	answers uint64        // sent of its last word
 }
 
 // serveSync feeds a replica until its connection, its need or this node's rule
@@ -90,7 +91,7 @@ func (r *replication) attach(f *feed, q *syncAsk, cluster uint64) (*logFrom, err
 		return nil, errNotLeading
 	}
 	if old := r.feeds[f.id]; old != nil {
-		old.conn.Close()
+		r.n.closeBeside(old.conn)
 	} else if len(r.feeds) >= feedsMax {
 		return nil, fmt.Errorf("slotmesh: %d replicas are attached already", feedsMax)
 	}
@@ -118,6 +119,15 @@ func (r *replication) detach(f *feed) {
 	defer r.mu.Unlock()
 	if r.feeds[f.id] == f {
 		delete(r.feeds, f.id)
+	}
+}
+
+// dropFeeds ends every feed: when this node leads again its log may be another one.
+// The caller holds mu.
+func (r *replication) dropFeeds() {
+	for id, f := range r.feeds {
+		r.n.closeBeside(f.conn)
+		delete(r.feeds, id)
 	}
 }
 
@@ -184,13 +194,25 @@ func (f *feed) send(ctx context.Context, start *logFrom) error {
 		select {
 		case <-f.wake:
 		case <-beat.C:
-			if err := f.write(frameLog, (&logFrame{first: f.sent + 1, end: f.sent}).append); err != nil {
+			if err := f.beat(); err != nil {
 				return err
 			}
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
+}
+
+// beat says that there is nothing new.
+func (f *feed) beat() error {
+	f.r.mu.Lock()
+	leads := f.r.log.epoch != (Epoch{})
+	frame := logFrame{first: f.sent + 1, end: f.r.log.end, answers: f.answers}
+	f.r.mu.Unlock()
+	if !leads {
+		return errNotLeading
+	}
+	return f.write(frameLog, frame.append)
 }
 
 // sendSome sends entries that the replica has not got yet, and reports whether
@@ -208,7 +230,7 @@ func (f *feed) sendSome() (some bool, err error) {
 		news = &logFrom{epoch: f.epoch, from: f.sent, past: append(history(nil), r.log.past...)}
 	}
 	entries, ok := r.back.from(f.sent, feedBytes)
-	end := r.log.end
+	frame := logFrame{first: f.sent + 1, end: r.log.end, answers: f.answers}
 	f.idle = ok && len(entries) == 0
 	r.mu.Unlock()
 	if news != nil {
@@ -219,12 +241,12 @@ func (f *feed) sendSome() (some bool, err error) {
 	if !ok {
 		return false, errBehind
 	}
-	return len(entries) > 0, f.sendEntries(entries, end)
+	return len(entries) > 0, f.sendEntries(entries, frame)
 }
 
-// sendEntries sends entries in frames of a good size.
-func (f *feed) sendEntries(entries []logEntry, end uint64) error {
-	frame, bytes := logFrame{first: f.sent + 1, end: end}, 0
+// sendEntries sends entries in frames of a good size, which are like frame.
+func (f *feed) sendEntries(entries []logEntry, frame logFrame) error {
+	bytes := 0
 	flush := func(next uint64) error {
 		if len(frame.parts) == 0 {
 			return nil

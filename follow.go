@@ -39,7 +39,7 @@ type following struct {
 	ctx        context.Context
 	cancel     context.CancelFunc
 	done       chan struct{}
-	caught     atomic.Int64  // time of the node's clock at which it had all that its primary had; 0: never
+	caught     atomic.Int64  // time of the node's clock of which it has all that its primary had; 0: of none
 	link       atomic.Uint32 // a LinkState
 	primaryEnd atomic.Uint64 // where the primary's log ends, as it has said last
 
@@ -95,7 +95,7 @@ func (f *following) hangUp() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.conn != nil {
-		f.conn.Close()
+		f.r.n.closeBeside(f.conn)
 	}
 }
 
@@ -126,8 +126,11 @@ func (f *following) run(before *following) {
 func (f *following) connect() error {
 	n := f.r.n
 	to, who := n.engine.view.Load().member(f.primary), n.who.Load()
-	if to == nil || who == nil {
-		return errNotFollowing // not before this start is saved
+	switch {
+	case to == nil:
+		return errNotFollowing
+	case who == nil:
+		return errNotSaved
 	}
 	conn, _, err := n.dialNode(f.ctx, dest{wanted: wanted{ID: to.ID}, addr: to.Addr}, who, roleData)
 	if err != nil {
@@ -258,14 +261,23 @@ func (f *following) begin(l *logFrom) error {
 	case f.side != nil:
 		return nil
 	}
+	if err := f.resume(l); err != nil {
+		return err
+	}
+	f.link.Store(uint32(LinkUp))
+	return f.ackUpTo(l.from) // the primary may have nothing more to say
+}
+
+// resume goes on with the log as it is here: it is the beginning of the primary's.
+func (f *following) resume(l *logFrom) error {
 	f.r.mu.Lock()
 	defer f.r.mu.Unlock()
-	if f.r.following != f || f.spoiled || f.r.log.end != l.from {
+	at, shared := l.past.shared(l.from, f.r.log.past, f.r.log.end)
+	if f.r.following != f || f.spoiled || !shared || at != l.from || f.r.log.end != l.from {
 		return errNotFollowing // what it has is not what it has asked with
 	}
 	f.r.keep()
 	f.r.log.take(l.past.upTo(l.from), l.from)
-	f.link.Store(uint32(LinkUp))
 	return nil
 }
 
@@ -283,13 +295,20 @@ func (f *following) takeFrame(l *logFrame) error {
 		f.setAck(Epoch{}, 0)
 		return nil
 	}
-	if err := f.r.n.kept.saveMoves(); err != nil {
-		return err // the node serves no more
-	}
 	end := f.at()
 	f.primaryEnd.Store(l.end)
-	if end >= l.end {
-		f.caught.Store(int64(f.r.n.now()))
+	if end >= l.end && l.answers != 0 {
+		// The frame may have been on its way for long. It was sent after that question.
+		f.caught.Store(int64(time.Duration(l.answers) * time.Millisecond))
+	}
+	return f.ackUpTo(end)
+}
+
+// ackUpTo acknowledges what has been applied, once it is remembered under which
+// moves that is right.
+func (f *following) ackUpTo(end uint64) error {
+	if err := f.r.n.kept.saveMoves(); err != nil {
+		return err // the node serves no more
 	}
 	f.setAck(f.epoch, end)
 	return nil
@@ -375,6 +394,9 @@ func (f *following) enter(raw logEntry) bool {
 // broken is for a store that has not taken an entry: it is a copy no more.
 func (f *following) broken(err error) {
 	f.r.n.cfg.Logger.Error("the store does not take what the primary has sent: everything is copied anew", "error", err)
+	f.r.mu.Lock()
+	f.r.log.past = nil // it counts the entry
+	f.r.mu.Unlock()
 	_ = f.r.n.settled(f.ctx, func(s *state, now time.Duration) output { return s.storeIs(now, s.newStore(), false) })
 }
 
@@ -406,7 +428,7 @@ func (n *node) change(slot Slot, c *slotCell, e *entryPart) error {
 // zero.
 func (f *following) setAck(e Epoch, offset uint64) {
 	f.ackMu.Lock()
-	f.ack = logAck{e, f.r.facts.Load().store, offset}
+	f.ack = logAck{epoch: e, store: f.r.facts.Load().store, offset: offset}
 	f.ackMu.Unlock()
 	signal(f.wake)
 }
@@ -429,6 +451,7 @@ func (f *following) acknowledge(ctx context.Context, conn net.Conn) {
 		if a.epoch != (Epoch{}) && a.epoch.less(f.r.facts.Load().promise) {
 			return // it has promised itself to another primary
 		}
+		a.sent = uint64(f.r.n.now() / time.Millisecond)
 		buf = appendFrameOf(buf[:0], frameAck, a.append)
 		if _, err := conn.Write(buf); err != nil {
 			return

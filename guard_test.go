@@ -3,6 +3,7 @@ package slotmesh
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -260,4 +261,53 @@ func flaky(tr Transport) *badTransport {
 		}
 		return l.Accept()
 	}}
+}
+
+// A store that panics may have made the change or not: the replicas must have what
+// it has.
+type panicking struct {
+	*store.Memory
+	at *atomic.Int32 // 1: before the change, 2: after it
+}
+
+func (s panicking) Apply(slot uint16, ops []store.Op) error {
+	switch s.at.Swap(0) {
+	case 1:
+		panic("before")
+	case 2:
+		if err := s.Memory.Apply(slot, ops); err != nil {
+			return err
+		}
+		panic("after")
+	}
+	return s.Memory.Apply(slot, ops)
+}
+
+func TestReplicasHaveWhatAStoreHasThatPanicked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		at := new(atomic.Int32)
+		var nodes []*node
+		f := newFaults(t)
+		for _, on := range []string{"a", "b"} {
+			nodes = append(nodes, startNode(t, Config{Addr: on + ":1", Seeds: []string{"a:1", "b:1"}, Primaries: 1, Replicas: 1, NodeTimeout: driverNT,
+				Transport: f.Node(on), Store: panicking{store.NewMemory(), at}}))
+		}
+		for _, n := range nodes {
+			isReady(t, n)
+		}
+		if own := nodes[0].Table().Slots(nodes[0].ID()); own.Empty() {
+			nodes[0], nodes[1] = nodes[1], nodes[0]
+		}
+		require.NoError(t, put(nodes[0], "x", "1"))
+		level(t, driverNT, nodes...)
+		for i := range int32(2) {
+			at.Store(1 + i)
+			var op *OpError
+			require.ErrorAs(t, put(nodes[0], "x", fmt.Sprint("2", i)), &op)
+			require.Equal(t, Unknown, op.Outcome)
+			level(t, 2*driverNT, nodes...)
+			require.NoError(t, put(nodes[0], "y", fmt.Sprint(i)))
+			level(t, driverNT, nodes...)
+		}
+	})
 }

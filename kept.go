@@ -18,6 +18,7 @@ const (
 	cellStaged cellKind = 200 + iota // page
 	cellOwned                        // page
 	cellCopy                         // one; which copy of a shard a store that outlives the process holds
+	cellLog                          // one; where that copy's log ended when the node was closed
 )
 
 // copyCell is the value of cellCopy: as long as its numbers are those that the
@@ -30,6 +31,29 @@ type copyCell struct {
 }
 
 func (*copyCell) check() error { return nil }
+
+// logCell is the value of cellLog. The store is at this very point of the log, and
+// not beyond: so it is written last of all when a node is closed, and has gone from
+// the folder before the next start changes the store. Who starts after a crash has
+// none. To resume at a point that the store has passed would be wrong where another
+// member has led meanwhile: what the store has beyond it may be in no other log.
+type logCell struct {
+	Copy copyCell
+	End  uint64
+	Past history
+}
+
+func (c *logCell) check() error {
+	if len(c.Past) > historyMax {
+		return fmt.Errorf("a history of %d epochs, expected at most %d", len(c.Past), historyMax)
+	}
+	for i := range c.Past {
+		if c.Past[i].After > c.End || i > 0 && c.Past[i].After < c.Past[i-1].After {
+			return fmt.Errorf("an epoch of a history begins after %d, expected them ascending and at most %d", c.Past[i].After, c.End)
+		}
+	}
+	return nil
+}
 
 // keptCell is the value of such a cell. Moves count within a cluster.
 type keptCell struct {
@@ -51,6 +75,7 @@ type kept struct {
 	cluster  ClusterID // as saved last
 	released SlotSet   // were nobody's at the start, and this node's before
 	copy     copyCell  // zero: there is none
+	log      *logCell  // nil: the copy is at no known point
 }
 
 func newKept(n *node) *kept {
@@ -60,10 +85,16 @@ func newKept(n *node) *kept {
 // load takes its own cells out of what was saved.
 func (k *kept) load(cells []cell) (rest []cell, err error) {
 	for _, c := range cells {
-		if c.key.kind == cellCopy {
-			if err := loadChecked(c, func(v *copyCell) { k.copy = *v }); err != nil {
-				return nil, fmt.Errorf("slotmesh: saved copy: %w", err)
-			}
+		switch c.key.kind {
+		case cellCopy:
+			err = loadChecked(c, func(v *copyCell) { k.copy = *v })
+		case cellLog:
+			err = loadChecked(c, func(v *logCell) { k.log = v })
+		}
+		if err != nil {
+			return nil, fmt.Errorf("slotmesh: saved copy: %w", err)
+		}
+		if c.key.kind == cellCopy || c.key.kind == cellLog {
 			continue
 		}
 		moves := k.moves[c.key.kind]
@@ -109,6 +140,35 @@ func (k *kept) holdsCopy(c copyCell) bool {
 	return true
 }
 
+// takeLog is where the log of the copy ended that the store holds, if that is known.
+// It is so once: from here on the store may go beyond it.
+func (k *kept) takeLog() (*logCell, error) {
+	l := k.log
+	if l == nil {
+		return nil, nil
+	}
+	k.log = nil
+	if err := k.n.meta.save([]cell{{key: cellKey{kind: cellLog}}}); err != nil {
+		return nil, err
+	}
+	if !k.n.holdsCopy() || l.Copy != k.copy {
+		return nil, nil
+	}
+	return l, nil
+}
+
+// close saves, once nothing changes the store any more, what the next start may go
+// on with.
+func (k *kept) close(l *logCell) error {
+	k.mu.Lock()
+	if l != nil && l.Copy == k.copy {
+		k.log = l
+		k.dirty[cellKey{kind: cellLog}] = struct{}{}
+	}
+	k.mu.Unlock()
+	return k.saveMoves()
+}
+
 // set notes a move of a slot; 0 is none.
 func (k *kept) set(kind cellKind, slot Slot, move uint64) {
 	k.mu.Lock()
@@ -147,6 +207,14 @@ func (k *kept) at(kind cellKind, slot Slot) uint64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.moves[kind][slot]
+}
+
+// ownsAlready reports whether it would be nothing new that a slot is served here
+// under a move.
+func (k *kept) ownsAlready(slot Slot, move uint64) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.moves[cellOwned][slot] == move && k.moves[cellStaged][slot] == 0
 }
 
 // back reports whether what was served here is right under a move: it is the one
@@ -208,14 +276,10 @@ func (k *kept) saveLater() {
 
 func (k *kept) takeDirty() []cell {
 	who := k.n.who.Load()
-	if who == nil {
-		return nil // the node has not said yet who it is
-	}
-	cluster := who.Cluster
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.cluster != cluster {
-		k.cluster = cluster
+	if who != nil && k.cluster != who.Cluster { // nil: closed before this start was saved
+		k.cluster = who.Cluster
 		for kind, moves := range k.moves {
 			for slot := range moves {
 				k.dirty[cellKey{kind: kind, page: uint8(slot / pageSlots)}] = struct{}{}
@@ -233,8 +297,13 @@ func (k *kept) takeDirty() []cell {
 
 // encode is the value of a cell; nil if it is to go.
 func (k *kept) encode(key cellKey) []byte {
-	if key.kind == cellCopy {
-		return k.encodeCopy()
+	switch {
+	case key.kind == cellCopy && k.copy != (copyCell{}):
+		return mustEncode(&k.copy)
+	case key.kind == cellLog && k.log != nil:
+		return mustEncode(k.log)
+	case key.kind == cellCopy || key.kind == cellLog:
+		return nil
 	}
 	c := keptCell{Cluster: k.cluster}
 	first := Slot(key.page) * pageSlots
@@ -246,20 +315,13 @@ func (k *kept) encode(key cellKey) []byte {
 	if len(c.Runs) == 0 {
 		return nil
 	}
-	b, err := encodeValue(&c)
-	if err != nil {
-		panic(fmt.Sprintf("slotmesh: encoding copies of slots: %v", err)) // the type is encodable
-	}
-	return b
+	return mustEncode(&c)
 }
 
-func (k *kept) encodeCopy() []byte {
-	if k.copy == (copyCell{}) {
-		return nil
-	}
-	b, err := encodeValue(&k.copy)
+func mustEncode(v any) []byte {
+	b, err := encodeValue(v)
 	if err != nil {
-		panic(fmt.Sprintf("slotmesh: encoding a copy: %v", err)) // the type is encodable
+		panic(fmt.Sprintf("slotmesh: encoding what is kept: %v", err)) // the types are encodable
 	}
 	return b
 }

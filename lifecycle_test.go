@@ -68,6 +68,7 @@ func lifeCalls() []lifeCall {
 			return err
 		}, opError, over},
 		{"Client.Do of no command", func(ctx context.Context, n *node) error { _, err := n.Client().Do(ctx, "none"); return err }, opError, ErrUnknownCommand},
+		{"Client.Wait", func(ctx context.Context, n *node) error { _, err := n.Client().Wait(ctx, 1); return err }, opError, nil},
 		{"Admin.Meet", func(ctx context.Context, n *node) error { return n.Admin().Meet(ctx, "b:1") }, adminError, nil},
 		{"Admin.Forget", func(ctx context.Context, n *node) error { return n.Admin().Forget(ctx, NodeID{9}, false) }, adminError, ErrRefused},
 		{"Admin.AddSlots", func(ctx context.Context, n *node) error { return n.Admin().AddSlots(ctx, slots) }, adminError, nil},
@@ -90,7 +91,7 @@ func lifeCalls() []lifeCall {
 // withoutError are the methods that cannot fail; their own test lines are in
 // TestEveryMethodSaysThatTheNodeIsClosed.
 const withoutError = "Node.ID Node.Addr Node.Table Node.Client Node.Session Node.Subscribe Node.Watch Node.Admin Node.Events " +
-	"Node.Status Node.Close Client.Stats Session.Wait Session.Owed"
+	"Node.Status Node.Close Client.Stats Client.WithAckReplicas Session.Wait Session.Owed"
 
 func TestEveryMethodIsAmongThoseThatAreTestedHere(t *testing.T) {
 	tested := strings.Fields(withoutError)

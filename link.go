@@ -227,7 +227,7 @@ func (l *link) read(ctx context.Context, idle time.Duration, inbox chan<- delive
 		if err != nil {
 			return err
 		}
-		l.traffic.noteReceived(l.contact, m.kind())
+		l.traffic.noteReceived(l.contact, m)
 		select {
 		case inbox <- delivery{l.peer, l.to, m}:
 		case <-ctx.Done():
@@ -541,11 +541,18 @@ func (ls *links) accept(l net.Listener) {
 	}
 }
 
+// errNotSaved: this start of the node is not saved yet, and nobody is to hear of it.
+var errNotSaved = errors.New("slotmesh: this start of the node is not saved yet")
+
 // serve shakes hands with whoever has connected.
 func (ls *links) serve(conn net.Conn) {
 	n := ls.node
 	who := n.who.Load()
-	theirs, err := handshake(conn, false, 0, who, wanted{})
+	var theirs hello
+	err := errNotSaved
+	if who != nil {
+		theirs, err = handshake(conn, false, 0, who, wanted{})
+	}
 	ls.end()
 	if err != nil {
 		conn.Close()

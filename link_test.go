@@ -300,3 +300,29 @@ func TestAVoterLeaves(t *testing.T) {
 		require.NoError(t, rest[1].Client().Set(t.Context(), key, nil))
 	})
 }
+
+// Until its start is saved nobody is to hear who a node is: it may have to be another
+// start that says so.
+func TestANodeWhoseStartIsNotSavedKeepsQuiet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := formNodes(t, newFaults(t), 2, Config{})
+		a, b := nodes[0], nodes[1]
+		key := keyOf(b, 0)
+		who := a.who.Swap(nil)
+		ours, theirs := net.Pipe()
+		defer theirs.Close()
+		require.True(t, a.links.track(ours))
+		require.True(t, a.links.begin())
+		a.links.serve(ours)
+		_, err := theirs.Read(make([]byte, 1))
+		require.ErrorIs(t, err, io.EOF)
+		_, err = a.data.open(b.Table().Nodes()[0])
+		require.ErrorIs(t, err, errNotSaved)
+		_, err = a.Publish(t.Context(), "news", nil)
+		require.NoError(t, err)
+		f := newFollowing(a.repl, &logRole{primary: b.ID()})
+		require.ErrorIs(t, f.connect(), errNotSaved)
+		a.who.Store(who)
+		require.NoError(t, a.Client().Set(t.Context(), key, nil))
+	})
+}

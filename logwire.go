@@ -57,6 +57,12 @@ func (r *bulkReader) array(to []byte) {
 	r.b = r.b[copy(to, r.b):]
 }
 
+func (p logPoint) append(b []byte) []byte {
+	return binary.AppendUvarint(binary.AppendUvarint(b, p.reign), p.offset)
+}
+
+func (r *bulkReader) point() logPoint { return logPoint{r.uint(), r.uint()} }
+
 const historyBytesMin = 1 + 1 + len(NodeID{}) + 1 // an epoch of a history on the wire
 
 func appendHistory(b []byte, h history) []byte {
@@ -132,14 +138,16 @@ const partBytesMin = 8 // a slice header is 24 bytes
 // logFrame is entries, and where the primary's log ends. The first part belongs to
 // the entry at offset first.
 type logFrame struct {
-	first uint64
-	end   uint64
-	parts [][]byte
+	first   uint64
+	end     uint64
+	answers uint64 // sent of the newest acknowledgement that the primary has had
+	parts   [][]byte
 }
 
 func (f *logFrame) append(b []byte) []byte {
 	b = binary.AppendUvarint(b, f.first)
 	b = binary.AppendUvarint(b, f.end)
+	b = binary.AppendUvarint(b, f.answers)
 	for _, p := range f.parts {
 		b = appendText(b, p)
 	}
@@ -149,7 +157,7 @@ func (f *logFrame) append(b []byte) []byte {
 // decodeLogFrame reads a frame of entries. Its parts share the payload's memory.
 func decodeLogFrame(payload []byte) (*logFrame, error) {
 	r := bulkReader{b: payload}
-	f := &logFrame{first: r.uint(), end: r.uint()}
+	f := &logFrame{first: r.uint(), end: r.uint(), answers: r.uint()}
 	for r.err == nil && len(r.b) > 0 {
 		p := r.bytes()
 		if len(p) < partBytesMin {
@@ -185,16 +193,17 @@ type logAck struct {
 	epoch  Epoch
 	store  uint64
 	offset uint64
+	sent   uint64 // when, in milliseconds of the replica's clock
 }
 
 func (a *logAck) append(b []byte) []byte {
 	b = binary.LittleEndian.AppendUint64(appendEpoch(b, a.epoch), a.store)
-	return binary.AppendUvarint(b, a.offset)
+	return binary.AppendUvarint(binary.AppendUvarint(b, a.offset), a.sent)
 }
 
 func decodeLogAck(payload []byte) (*logAck, error) {
 	r := bulkReader{b: payload}
-	a := &logAck{r.epoch(), r.fixed(), r.uint()}
+	a := &logAck{r.epoch(), r.fixed(), r.uint(), r.uint()}
 	if err := r.done(); err != nil {
 		return nil, fmt.Errorf("slotmesh: acknowledgement: %w", err)
 	}

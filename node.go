@@ -105,24 +105,26 @@ type LeaveReport struct {
 // to save, sends what it asks to send, and lets requests into the slots that it
 // says are served.
 type node struct {
-	cfg        Config
-	id         atomic.Pointer[NodeID]
-	addr       string
-	clock      clock
-	core       *state // run's alone
-	engine     engine
-	client     Client
-	links      *links
-	data       *dataConns
-	jobs       *jobs
-	kept       *kept
-	repl       *replication
-	pubSub     pubSub
-	saver      *saver
-	listener   net.Listener
-	meta       *meta
-	ownStore   bool
-	persistent uint64 // incarnation of a store that outlives the process; 0: it does not
+	cfg         Config
+	id          atomic.Pointer[NodeID]
+	addr        string
+	clock       clock
+	core        *state // run's alone
+	engine      engine
+	client      Client
+	links       *links
+	data        *dataConns
+	jobs        *jobs
+	kept        *kept
+	repl        *replication
+	pubSub      pubSub
+	saver       *saver
+	listener    net.Listener
+	meta        *meta
+	ownStore    bool
+	outlives    store.Persistent // the store, where it outlives the process and there is a Dir; else nil
+	incarnation uint64           // of it, at the start
+	resume      *logCell         // where the log of the copy in it ended; nil: that is not known
 
 	who     atomic.Pointer[sender]
 	inbox   chan delivery
@@ -207,7 +209,7 @@ func (n *node) open() error {
 		n.cfg.Store, n.ownStore = store.NewMemory(), true
 	} else {
 		if p, ok := n.cfg.Store.(store.Persistent); ok && n.meta != nil {
-			n.persistent = p.Incarnation()
+			n.outlives, n.incarnation = p, p.Incarnation()
 		}
 		n.cfg.Store = guard(n.cfg.Store)
 	}
@@ -228,17 +230,20 @@ func (n *node) open() error {
 		return fmt.Errorf("%w (in %s)", err, n.cfg.Dir)
 	}
 	n.core = core
-	n.findCopy()
+	if n.resume, err = n.kept.takeLog(); err != nil {
+		return err
+	}
+	if n.holdsCopy() {
+		n.core.cfg.store, n.core.holdsCopy = n.kept.copy.Store, true
+	}
 	n.kept.begin(core)
 	return n.checkCompany()
 }
 
-// findCopy tells the core that the store still holds what this node had
-// acknowledged, if it does.
-func (n *node) findCopy() {
-	if c := n.kept.copy; n.persistent != 0 && c == (copyCell{n.core.self.Shard, n.core.self.Store, n.persistent}) {
-		n.core.cfg.store, n.core.holdsCopy = c.Store, true
-	}
+// holdsCopy reports, at the start, whether the store still holds what this node had
+// acknowledged.
+func (n *node) holdsCopy() bool {
+	return n.outlives != nil && n.kept.copy == copyCell{n.core.self.Shard, n.core.self.Store, n.incarnation}
 }
 
 // checkCompany refuses a node without a port whose Dir says that it has company:
@@ -794,6 +799,14 @@ func (n *node) dialNode(ctx context.Context, to dest, who *sender, role linkRole
 	return conn, theirs, nil
 }
 
+// closeBeside closes a connection for a caller who may not wait, such as the run loop,
+// or one who holds a lock: TLS says goodbye, and may take seconds for it.
+func (n *node) closeBeside(conn net.Conn) {
+	if !n.goes(func() { conn.Close() }) {
+		conn.Close()
+	}
+}
+
 // hangUp closes a connection that was tracked.
 func (n *node) hangUp(conn net.Conn) {
 	conn.Close()
@@ -875,12 +888,27 @@ func (n *node) Close() error {
 		n.pubSub.close()
 		n.wg.Wait()
 		n.engine.close()
+		n.saveEnd()
 		close(n.closed)
 		n.closeEvents()
 		err = n.release()
 	})
 	<-n.closed
 	return err
+}
+
+// saveEnd saves for the next start where this one has ended.
+func (n *node) saveEnd() {
+	if n.outlives == nil {
+		return
+	}
+	var l *logCell
+	if n.outlives.Incarnation() == n.incarnation {
+		l = n.repl.endsAt()
+	}
+	if err := n.kept.close(l); err != nil {
+		n.cfg.Logger.Warn("where the log has ended is not saved: the next start copies everything", "dir", n.cfg.Dir, "error", err)
+	}
 }
 
 // release gives back what open has taken.

@@ -32,7 +32,7 @@ func (e *engine) runOp(ctx context.Context, q *request, wait patience) (value []
 	case opDo:
 		return e.runCommand(ctx, q, wait)
 	}
-	r := Request{Keys: []string{string(q.args[0])}, Name: q.op.String(), Asking: q.asking}
+	r := Request{Keys: []string{string(q.args[0])}, Name: q.op.String(), Asking: q.asking, AckReplicas: q.acks, wrote: &q.wrote}
 	ran, err = e.execute(ctx, new(Tx), &r, func(tx *Tx) (err error) {
 		value, err = runWrite(tx, q, r.Keys[0])
 		return err
@@ -196,7 +196,10 @@ func (e *engine) runCommand(ctx context.Context, q *request, wait patience) (val
 	if err != nil {
 		return nil, false, err
 	}
-	r := Request{Keys: keys, ReadOnly: c.ReadOnly, Name: c.Name, Asking: q.asking}
+	r := Request{Keys: keys, ReadOnly: c.ReadOnly, Name: c.Name, Asking: q.asking, wrote: &q.wrote}
+	if !c.ReadOnly {
+		r.AckReplicas = q.acks
+	}
 	ran, err = e.execute(ctx, new(Tx), &r, func(tx *Tx) error {
 		var err error
 		if value, err = c.Run(tx, q.args); err != nil {

@@ -78,10 +78,12 @@ func (n *node) Publish(ctx context.Context, channel string, payload []byte) (int
 	case len(payload) > n.cfg.MaxValue:
 		return 0, fmt.Errorf("%w: message of %d bytes, expected at most %d", ErrTooLarge, len(payload), n.cfg.MaxValue)
 	}
-	q := &request{op: opPublish, cluster: clusterTag(n.who.Load()), args: [][]byte{[]byte(channel), payload}}
-	for _, to := range n.engine.view.Load().nodes {
-		if !to.Self {
-			n.pubSub.queue(to, q)
+	if who := n.who.Load(); who != nil { // nil: nobody is to hear of this start yet
+		q := &request{op: opPublish, cluster: clusterTag(who), args: [][]byte{[]byte(channel), payload}}
+		for _, to := range n.engine.view.Load().nodes {
+			if !to.Self {
+				n.pubSub.queue(to, q)
+			}
 		}
 	}
 	return n.pubSub.deliver(channel, payload), nil

@@ -60,7 +60,24 @@ func newReplication(n *node) *replication {
 	r.back.limit = n.cfg.Backlog
 	r.peers.Store(peersAny)
 	r.facts.Store(&coreFacts{})
+	if l := n.resume; l != nil {
+		r.shard = l.Copy.Shard
+		r.log.take(l.Past, l.End)
+		r.back.reset(l.End)
+	}
 	return r
+}
+
+// endsAt is where the log ends of the copy that the store holds, once nothing
+// changes the store any more; nil where the store may be at no point of the log.
+func (r *replication) endsAt() *logCell {
+	facts := r.facts.Load()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !facts.whole || len(r.log.past) == 0 {
+		return nil
+	}
+	return &logCell{Copy: copyCell{r.shard, facts.store, r.n.incarnation}, End: r.log.end, Past: r.log.past}
 }
 
 // strict reports whether a reply waits for the members in sync.
@@ -72,10 +89,10 @@ func (r *replication) noteFacts(s *state) {
 	if f := r.facts.Load(); f.promise != s.promise || f.store != s.self.Store || f.whole != s.holdsCopy {
 		r.facts.Store(&coreFacts{s.promise, s.self.Store, s.holdsCopy})
 	}
-	if r.n.persistent == 0 {
+	if r.n.outlives == nil {
 		return
 	}
-	c := copyCell{s.self.Shard, s.self.Store, r.n.persistent}
+	c := copyCell{s.self.Shard, s.self.Store, r.n.incarnation}
 	if !s.holdsCopy {
 		c = copyCell{}
 	}
@@ -118,6 +135,7 @@ func (r *replication) carryOut(s *state) {
 		if r.log.epoch != (Epoch{}) {
 			r.log.follow()
 			r.reign++
+			r.dropFeeds()
 		}
 	case !r.log.leads(role.lead):
 		r.log.lead(role.lead)
@@ -180,8 +198,16 @@ func (r *replication) effects(slot Slot, c *slotCell, ops []store.Op) {
 	c.wrote = r.append(e)
 }
 
-// became appends what has become of a slot.
+// unsure is for a slot of which nobody knows whether it has changed: what it holds
+// now the replicas find out by copying everything.
+func (r *replication) unsure(c *slotCell) { c.wrote = r.append(logEntry{}) }
+
+// became appends what has become of a slot, before that is noted. A winner goes on
+// with what it has followed: of most of its slots there is nothing new to say.
 func (r *replication) became(kind entryKind, slot Slot, c *slotCell, move uint64) {
+	if kind == entryOwn && r.n.kept.ownsAlready(slot, move) {
+		return
+	}
 	var e logEntry
 	if r.keeping.Load() {
 		e = moveEntry(kind, slot, move)
@@ -297,7 +323,7 @@ func (r *replication) end() logMark {
 func (r *replication) acked(f *feed, a *logAck) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	f.heard = r.n.now()
+	f.heard, f.answers = r.n.now(), a.sent
 	if r.log.epoch != a.epoch || r.log.epoch == (Epoch{}) || r.feeds[f.id] != f {
 		return // a sign of life, or of an epoch that is over
 	}
@@ -430,8 +456,9 @@ func (r *replication) pause(t pauseTell) {
 	})
 }
 
-// wait waits until n members have the log up to a mark, and returns how many have.
-func (r *replication) wait(ctx context.Context, m logMark, n int) (have int) {
+// wait waits until n members have the log up to a mark, and returns how many have;
+// ok is false where the reign of the mark is over, so that nobody knows.
+func (r *replication) wait(ctx context.Context, m logMark, n int) (have int, ok bool) {
 	count := func(r *replication) bool {
 		have = r.have(m.offset)
 		return have >= n
@@ -439,12 +466,48 @@ func (r *replication) wait(ctx context.Context, m logMark, n int) (have int) {
 	if m == (logMark{}) {
 		m.reign = r.end().reign // nothing was written: whoever is attached has it
 	}
-	if !r.await(ctx, m.reign, forever, count) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if have = 0; m.reign == r.reign {
-			count(r)
-		}
+	if r.await(ctx, m.reign, forever, count) {
+		return have, true
 	}
-	return have
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m.reign != r.reign {
+		return 0, false
+	}
+	count(r)
+	return have, true
 }
+
+// pointOf is a mark as other nodes, and later times, know it.
+func (r *replication) pointOf(m logMark) logPoint {
+	if m == (logMark{}) {
+		return logPoint{}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m.reign != r.reign || r.log.epoch == (Epoch{}) {
+		return logPoint{reignOver, m.offset}
+	}
+	return logPoint{reignOf(r.log.epoch), m.offset}
+}
+
+// markOf is the mark of a point of this node's log; ok is false where that is of a
+// reign that is over.
+func (r *replication) markOf(p logPoint) (m logMark, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return logMark{r.reign, p.offset}, r.log.epoch != (Epoch{}) && p.reign == reignOf(r.log.epoch)
+}
+
+// logPoint is a point in the log of one node's reign over a shard. The zero point is
+// before all.
+type logPoint struct {
+	reign  uint64
+	offset uint64
+}
+
+// reignOver is the reign of a point that is of none any more.
+const reignOver = 1
+
+// reignOf names a reign among all those of its node, for good.
+func reignOf(e Epoch) uint64 { return e.Number<<1 | uint64(boolByte(e.Unclean)) }

@@ -73,10 +73,11 @@ func TestAReplicaTakesOverWithAllThatItsPrimaryHad(t *testing.T) {
 		}
 		level(t, driverNT, nodes...)
 		stores := []uint64{nodes[0].repl.facts.Load().store, nodes[1].repl.facts.Load().store, nodes[2].repl.facts.Load().store}
-		died := time.Now()
+		died, before := time.Now(), nodes[0].repl.position().Offset
 		nodes[0].Close()
 		p := leaderOf(t, 3*driverNT, nodes[1:]...)
 		t.Logf("served again after %v", time.Since(died))
+		require.Equal(t, before, p.repl.position().Offset, "of its slots there is nothing new to say")
 		for i := range 500 {
 			v, err := p.Client().Get(ctx, fmt.Sprint("key", i))
 			require.NoError(t, err)

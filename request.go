@@ -44,10 +44,11 @@ const (
 	opDo
 	opHandOff // an operator: give slots to a node, with their data
 	opPublish // a message for who listens at a node; not answered
+	opWait    // how many members have the log up to a point, once they are enough, or after a while
 )
 
 var opNames = map[requestOp]string{opGet: "get", opSet: "set", opDelete: "delete", opExpire: "expire", opIncr: "incr",
-	opCompareAndSwap: "compare-and-swap", opDo: "do", opHandOff: "hand-off", opPublish: "publish"}
+	opCompareAndSwap: "compare-and-swap", opDo: "do", opHandOff: "hand-off", opPublish: "publish", opWait: "wait"}
 
 func (o requestOp) String() string {
 	if n, ok := opNames[o]; ok {
@@ -66,6 +67,9 @@ type request struct {
 	args    [][]byte // key first
 
 	asking bool // sent here by ASK
+	acks   int  // members besides the primary that must have what it writes
+
+	wrote logMark // what it has written, where it was run
 
 	shared bool // the arguments share the memory of a frame
 }
@@ -73,6 +77,7 @@ type request struct {
 const (
 	requestAsking  = 1       // flag
 	requestArgsMax = 1 << 16 // arguments of a request; one with more is refused
+	requestAcksMax = 1 << 16 // members that a request may want
 	argBytesMin    = 6       // an argument on the wire: a slice header is 24 bytes
 )
 
@@ -84,6 +89,7 @@ func (r *request) append(b []byte) []byte {
 		flags = requestAsking
 	}
 	b = append(b, byte(r.op), flags)
+	b = binary.AppendUvarint(b, uint64(r.acks))
 	b = binary.AppendUvarint(b, uint64(r.slot))
 	b = appendText(b, r.name)
 	b = binary.AppendUvarint(b, uint64(len(r.args)))
@@ -214,6 +220,10 @@ func decodeRequest(payload []byte) (*request, error) {
 	q := &request{shared: true, id: r.uint(), cluster: r.fixed(), op: requestOp(r.byte())}
 	flags := r.byte()
 	q.asking = flags == requestAsking
+	acks := r.uint()
+	if q.acks = int(min(acks, requestAcksMax)); acks > requestAcksMax {
+		r.fail()
+	}
 	q.slot, q.name = r.slot(), string(r.bytes())
 	if n := r.count(argBytesMin, requestArgsMax); n > 0 {
 		q.args = make([][]byte, n)
@@ -275,6 +285,7 @@ type response struct {
 	code    string // of statusCommandError
 	text    string
 	value   []byte
+	wrote   logPoint // how far the log of who answers has to be had for what the request has written
 }
 
 func (r *response) append(b []byte) []byte {
@@ -284,7 +295,7 @@ func (r *response) append(b []byte) []byte {
 	b = appendText(b, r.addr)
 	b = appendText(b, r.code)
 	b = appendText(b, r.text)
-	return appendText(b, r.value)
+	return r.wrote.append(appendText(b, r.value))
 }
 
 // decodeResponse reads a response. Its value shares the payload's memory.
@@ -295,7 +306,7 @@ func decodeResponse(payload []byte) (*response, error) {
 		p.node[i] = r.byte()
 	}
 	p.addr, p.code, p.text = string(r.bytes()), string(r.bytes()), string(r.bytes())
-	p.value = r.bytes()
+	p.value, p.wrote = r.bytes(), r.point()
 	if err := r.done(); err != nil {
 		return nil, err
 	}

@@ -213,7 +213,8 @@ type Request struct {
 	// told to nobody before Session.Settle has waited for all of them together.
 	Later bool
 
-	unwatched bool // nobody waits for the reply: it need not be acknowledged by anybody
+	unwatched bool     // nobody waits for the reply: it need not be acknowledged by anybody
+	wrote     *logMark // is to be what the call has written; nil: nobody wants to know
 }
 
 func (r *Request) name() string {
@@ -553,10 +554,15 @@ func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, tx *Tx, r *Req
 			e.wrote.Store(true)
 		}
 		if err = e.store.Apply(uint16(slot), tx.ops); err != nil {
-			ran = mayHaveApplied(err)
+			if ran = mayHaveApplied(err); ran {
+				e.repl.unsure(c)
+			}
 		} else {
 			ran = true
 			e.repl.effects(slot, c, tx.ops)
+			if r.wrote != nil {
+				*r.wrote = c.wrote
+			}
 			e.sweeper.noteOps(slot, tx.ops)
 			e.watches.changed(slot, tx.ops)
 			c.imported = c.imported || !ok

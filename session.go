@@ -91,7 +91,8 @@ func (s *Session) Wait(ctx context.Context, replicas int) int {
 	if s.busy {
 		return 0
 	}
-	return s.n.repl.wait(ctx, s.last, replicas)
+	have, _ := s.n.repl.wait(ctx, s.last, replicas)
+	return have
 }
 
 // opError is the error of a request that has not been served.

@@ -83,6 +83,25 @@ func TestAReadWaitsUntilTheReplicasHaveWhatItShows(t *testing.T) {
 	})
 }
 
+// What a winner has inherited its replicas have already, and say so at once.
+func TestAWinnerShowsWhatItHasInheritedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := formShard(t, 3, Config{AckReplicas: 1})
+		require.NoError(t, put(nodes[0], "x", "1"))
+		until(t, 2*driverNT, "all in sync", func() bool { return len(nodes[0].Status().Replication.InSync) == 3 })
+		for i := range 4 {
+			b := nodes[1+i%2]
+			require.NoError(t, b.Admin().Failover(t.Context(), FailoverPlain))
+			began := time.Now()
+			v, err := b.Client().Get(t.Context(), "x")
+			require.NoError(t, err)
+			require.Equal(t, "1", string(v))
+			require.Less(t, time.Since(began), driverNT/20)
+			until(t, 2*driverNT, "all in sync", func() bool { return len(b.Status().Replication.InSync) == 3 })
+		}
+	})
+}
+
 func TestACallMayAskForReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes, f := formShardOn(t, 3, Config{})
@@ -137,6 +156,30 @@ func TestAReplicaAnswersWhoAsksForIt(t *testing.T) {
 		time.Sleep(driverNT)
 		_, err = get(Request{ReadOnly: true, FromReplica: true})
 		require.Error(t, err, "and no older")
+	})
+}
+
+// A message that says that a replica has all may have been on its way for long: by
+// then the primary has more.
+func TestAReplicaCountsTheTimeThatMessagesTake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes, f := formShardOn(t, 3, Config{ReplicaStaleness: 3 * driverNT / 10})
+		a, b := nodes[0], nodes[1]
+		r := Request{Keys: []string{"x"}, ReadOnly: true, FromReplica: true}
+		shows := func() bool { return b.Execute(t.Context(), r, func(*Tx) error { return nil }) == nil }
+		until(t, driverNT, "it shows what it has", shows)
+		for range 1000 { // also where nothing happens
+			require.True(t, shows())
+			time.Sleep(time.Millisecond)
+		}
+		f.Set(a.addr[:1], b.addr[:1], transport.Link{Delay: driverNT / 2})
+		until(t, driverNT, "it cannot know whether that is old", func() bool { return !shows() })
+		for range 2000 {
+			require.False(t, shows(), "what comes is half a NodeTimeout old")
+			time.Sleep(time.Millisecond)
+		}
+		f.Set(a.addr[:1], b.addr[:1], transport.Link{Delay: driverNT / 20})
+		until(t, driverNT, "it shows what it has again", shows)
 	})
 }
 

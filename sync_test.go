@@ -3,12 +3,17 @@ package slotmesh
 import (
 	"context"
 	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/slotmesh/slotmesh/store"
+	"github.com/slotmesh/slotmesh/transport"
 	"github.com/stretchr/testify/require"
 )
 
@@ -17,9 +22,6 @@ func contents(t *testing.T, n *node) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	for slot := range Slot(NumSlots) {
-		if n.engine.cell(slot) == nil {
-			continue
-		}
 		c := n.engine.makeCell(slot)
 		c.mu.RLock()
 		page := pageMost
@@ -30,19 +32,20 @@ func contents(t *testing.T, n *node) map[string]string {
 			return nil
 		}}
 		err := w.run()
-		c.mu.RUnlock()
-		require.NoError(t, err)
 		for _, kind := range []cellKind{cellOwned, cellStaged} {
 			if move := n.kept.at(kind, slot); move != 0 {
 				all[fmt.Sprint(slot, " kept ", kind)] = fmt.Sprint(move)
 			}
 		}
+		c.mu.RUnlock()
+		require.NoError(t, err)
 	}
 	return all
 }
 
 // level waits until nodes have the same log, and checks that they have the same
-// data.
+// data, as of one position: keys go on expiring at the primary, and what it removes
+// while the stores are read is at the others a moment later.
 func level(t *testing.T, within time.Duration, nodes ...*node) {
 	t.Helper()
 	defer func() {
@@ -52,24 +55,39 @@ func level(t *testing.T, within time.Duration, nodes ...*node) {
 			}
 		}
 	}()
+	all := make([]map[string]string, len(nodes))
 	until(t, within, "one log", func() bool {
-		for _, n := range nodes[1:] {
-			if n.repl.position() != nodes[0].repl.position() {
-				return false
-			}
+		before, same := onePosition(nodes)
+		if !same {
+			return false
 		}
-		return true
+		for i, n := range nodes {
+			all[i] = contents(t, n)
+		}
+		after, same := onePosition(nodes)
+		return same && before == after
 	})
-	want := contents(t, nodes[0])
-	for _, n := range nodes[1:] {
-		got := contents(t, n)
+	want := all[0]
+	for i, n := range nodes[1:] {
+		got := all[1+i]
 		for k, v := range want {
 			if got[k] != v {
 				t.Errorf("node %s has %s at %s, expected %s", n.addr, got[k], k, v)
 			}
 		}
-		require.Len(t, got, len(want))
+		require.Equal(t, len(want), len(got), "node %s has other entries, too", n.addr)
 	}
+}
+
+// onePosition is where the logs of nodes end, if they all end there.
+func onePosition(nodes []*node) (at logPosition, same bool) {
+	at = nodes[0].repl.position()
+	for _, n := range nodes[1:] {
+		if n.repl.position() != at {
+			return at, false
+		}
+	}
+	return at, true
 }
 
 // eventsOf collects the events of a kind that a node tells of.
@@ -162,6 +180,34 @@ func TestANodeBecomesAReplicaUnderLoad(t *testing.T) {
 	})
 }
 
+// A key's time has come when its primary says so. A replica hides it, and has it until
+// then: whoever compares the two, and whoever leads next, finds what the log says.
+func TestAReplicaLetsNothingExpireByItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes, f := formShardOn(t, 3, Config{})
+		a, b := nodes[0], nodes[1]
+		for i := range 300 {
+			require.NoError(t, a.Client().SetFor(t.Context(), fmt.Sprint("key", i), []byte("v"), 100*time.Millisecond))
+		}
+		level(t, 50*time.Millisecond, nodes...)
+		had := contents(t, b)
+		f.Partition([]string{b.addr[:1]}, []string{a.addr[:1], nodes[2].addr[:1]})
+		time.Sleep(driverNT - sweepLater/2) // its sweeper has looked twice, and its primary is not given up
+		require.Equal(t, had, contents(t, b))
+		require.Equal(t, len(had)-300, len(contents(t, a)))
+		require.Equal(t, len(had)-300, len(contents(t, nodes[2])))
+		r := Request{Keys: []string{"key1"}, ReadOnly: true, FromReplica: true}
+		require.NoError(t, b.Execute(t.Context(), r, func(tx *Tx) error {
+			_, found, err := tx.Get("key1")
+			require.False(t, found)
+			return err
+		}))
+		f.Heal()
+		level(t, 4*driverNT, nodes...)
+		require.Equal(t, len(had)-300, len(contents(t, b)))
+	})
+}
+
 // Up to the borders of what is kept a replica gets what it lacks, and beyond them
 // everything.
 func TestAReplicaResumesWhereTheBacklogHasWhatItLacks(t *testing.T) {
@@ -206,6 +252,59 @@ func TestAReplicaResumesWhereTheBacklogHasWhatItLacks(t *testing.T) {
 		}
 		_, err := r.attach(&feed{r: r, id: NodeID{1}}, &syncAsk{cluster: clusterTag(a.who.Load()), shard: ShardID{1}}, clusterTag(a.who.Load()))
 		require.ErrorIs(t, err, errNotLeading)
+	})
+}
+
+// slowToClose is a connection whose Close takes its time, as that of TLS may.
+type slowToClose struct {
+	net.Conn
+	goodbye chan struct{}
+}
+
+func (c slowToClose) Close() error {
+	<-c.goodbye
+	return c.Conn.Close()
+}
+
+// A primary that has followed another one meanwhile may lead another log: what it has
+// sent before is no beginning of that.
+func TestAReplicaGoesOnWithTheSameLogAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := formShard(t, 2, Config{})
+		a, b := nodes[0], nodes[1]
+		require.NoError(t, put(a, "x", "1"))
+		level(t, driverNT, a, b)
+		ours, theirs := net.Pipe()
+		defer theirs.Close()
+		goodbye := make(chan struct{})
+		f := &feed{r: a.repl, id: NodeID{1}, conn: slowToClose{ours, goodbye}, wake: make(chan struct{}, 1)}
+		at := a.repl.position().Offset
+		past := history{{a.repl.position().Epoch, 0}}
+		_, err := a.repl.attach(f, &syncAsk{cluster: clusterTag(a.who.Load()), shard: a.Status().Replication.Shard, whole: true, end: at, past: past}, clusterTag(a.who.Load()))
+		require.NoError(t, err)
+		for _, n := range []*node{b, a} {
+			until(t, 2*driverNT, "it takes over", func() bool { return n.Admin().Failover(t.Context(), FailoverPlain) == nil })
+		}
+		_, err = f.sendSome()
+		require.ErrorIs(t, err, errNotLeading)
+		close(goodbye)
+		synctest.Wait()
+		_, err = ours.Write(nil)
+		require.ErrorIs(t, err, io.ErrClosedPipe)
+
+		b.repl.mu.Lock()
+		following, end := b.repl.following, b.repl.log.end
+		had := slices.Clone(b.repl.log.past)
+		b.repl.mu.Unlock()
+		e := had[len(had)-1].Epoch
+		for name, l := range map[string]*logFrom{
+			"further":                     {epoch: e, from: end + 1, past: had},
+			"the last epoch began before": {epoch: e, from: end, past: append(slices.Clone(had[:len(had)-1]), epochStart{e, end - 1})},
+			"another log":                 {epoch: e, from: end, past: history{{Epoch{Number: 1, Node: NodeID{3}}, 0}}},
+		} {
+			require.ErrorIs(t, following.resume(l), errNotFollowing, name)
+		}
+		require.NoError(t, following.resume(&logFrom{epoch: e, from: end, past: had}))
 	})
 }
 
@@ -308,5 +407,205 @@ func TestAStoreThatOutlivesItsProcessIsTheSameMember(t *testing.T) {
 			require.NoError(t, err)
 		}
 		require.Empty(t, unclean())
+	})
+}
+
+// lasting is a shard of three whose stores outlive their processes. The primary is
+// nodes[p].
+type lasting struct {
+	t      *testing.T
+	f      *transport.Faults
+	dirs   []string
+	stores []outliving
+	nodes  []*node
+	p      int
+}
+
+func newLasting(t *testing.T) *lasting {
+	l := &lasting{t: t, f: newFaults(t), nodes: make([]*node, 3)}
+	for i := range l.nodes {
+		l.dirs = append(l.dirs, t.TempDir())
+		l.stores = append(l.stores, outliving{store.NewMemory(), uint64(1 + i)})
+		l.start(i)
+	}
+	for i, n := range l.nodes {
+		isReady(t, n)
+		if own := n.Table().Slots(n.ID()); !own.Empty() {
+			l.p = i
+		}
+	}
+	l.write(50)
+	level(t, driverNT, l.nodes...)
+	return l
+}
+
+func (l *lasting) start(i int) {
+	at := string(rune('a' + i))
+	l.nodes[i] = startNode(l.t, Config{Addr: at + ":1", Seeds: []string{"a:1", "b:1", "c:1"}, Primaries: 1, Replicas: 2, NodeTimeout: driverNT,
+		Transport: l.f.Node(at), Dir: l.dirs[i], Store: l.stores[i]})
+}
+
+// cut cuts a node off.
+func (l *lasting) cut(i int) {
+	var others []string
+	for j := range l.nodes {
+		if j != i {
+			others = append(others, string(rune('a'+j)))
+		}
+	}
+	l.f.Partition([]string{string(rune('a' + i))}, others)
+}
+
+// crash ends a node as a crash does: its folder is as it was a moment before.
+func (l *lasting) crash(i int) {
+	left := l.t.TempDir()
+	require.NoError(l.t, os.CopyFS(left, os.DirFS(l.dirs[i])))
+	l.nodes[i].Close()
+	l.dirs[i] = left
+}
+
+func (l *lasting) write(n int) {
+	c := l.nodes[l.p].Client()
+	for i := range n {
+		require.NoError(l.t, c.Set(l.t.Context(), fmt.Sprint("key", i), []byte(fmt.Sprint(time.Now()))))
+	}
+	_, err := c.Delete(l.t.Context(), "key1")
+	require.NoError(l.t, err)
+}
+
+func (l *lasting) store(i int) uint64 { return l.nodes[i].repl.facts.Load().store }
+
+// A store that outlives its process is at the point of the log at which its node was
+// closed. Where that is sure, its node goes on from there, and else it copies all.
+func TestAStoreThatOutlivesItsProcessGoesOnWhereItWas(t *testing.T) {
+	for name, row := range map[string]struct {
+		between func(l *lasting, r int)
+		copies  bool
+	}{
+		"closed": {func(l *lasting, r int) {
+			l.nodes[r].Close()
+			l.write(20)
+			l.start(r)
+		}, false},
+		"closed twice": {func(l *lasting, r int) {
+			for range 2 {
+				l.nodes[r].Close()
+				l.write(20)
+				l.start(r)
+				isReady(l.t, l.nodes[r])
+				level(l.t, 2*driverNT, l.nodes...)
+			}
+		}, false},
+		"closed before it has heard of its primary again": {func(l *lasting, r int) {
+			l.nodes[r].Close()
+			l.write(20)
+			l.cut(r)
+			l.start(r)
+			l.nodes[r].Close()
+			l.f.Heal()
+			l.start(r)
+		}, false},
+		"closed under writes": {func(l *lasting, r int) {
+			ctx, stop := context.WithCancel(l.t.Context())
+			var wg sync.WaitGroup
+			wg.Go(func() { churn(ctx, l.t, l.nodes[l.p], 100) })
+			time.Sleep(50 * time.Millisecond)
+			l.nodes[r].Close()
+			time.Sleep(50 * time.Millisecond)
+			l.start(r)
+			time.Sleep(50 * time.Millisecond)
+			stop()
+			wg.Wait()
+		}, false},
+		"the primary closed": {func(l *lasting, r int) {
+			l.write(20)
+			level(l.t, driverNT, l.nodes...)
+			l.nodes[l.p].Close()
+			l.start(l.p)
+			isReady(l.t, l.nodes[l.p])
+		}, false},
+		"crashed": {func(l *lasting, r int) {
+			l.crash(r)
+			l.start(r)
+		}, true},
+		"crashed after it had gone on": {func(l *lasting, r int) {
+			l.nodes[r].Close()
+			l.start(r)
+			isReady(l.t, l.nodes[r])
+			l.write(20)
+			level(l.t, driverNT, l.nodes...)
+			l.crash(r)
+			l.start(r)
+		}, true},
+		"crashed before it had gone on": {func(l *lasting, r int) {
+			l.nodes[r].Close()
+			l.cut(r)
+			l.start(r)
+			l.crash(r)
+			l.f.Heal()
+			l.start(r)
+		}, true},
+		"another store": {func(l *lasting, r int) {
+			l.nodes[r].Close()
+			l.stores[r] = outliving{store.NewMemory(), 7}
+			l.start(r)
+		}, true},
+		"the store has lost something": {func(l *lasting, r int) {
+			l.nodes[r].Close()
+			l.stores[r].id = 8
+			l.start(r)
+		}, true},
+		"its changes are in no log": {func(l *lasting, r int) {
+			l.nodes[r].repl.append(logEntry{})
+			l.nodes[r].Close()
+			l.start(r)
+		}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLasting(t)
+				r := (l.p + 1) % 3
+				before := []uint64{l.store(0), l.store(1), l.store(2)}
+				row.between(l, r)
+				isReady(t, l.nodes[r])
+				until(t, 4*driverNT, "it follows", func() bool { return l.nodes[r].Status().Replication.Link == LinkUp })
+				level(t, 2*driverNT, l.nodes...)
+				require.Equal(t, row.copies, before[r] != l.store(r), "it copies everything")
+				for i := range before {
+					if i != r {
+						require.Equal(t, before[i], l.store(i))
+					}
+				}
+				l.write(20)
+				level(t, driverNT, l.nodes...)
+			})
+		})
+	}
+}
+
+// What a primary has written that nobody has taken is in no other log: closed, it
+// must not take it for a part of its successor's.
+func TestAPrimaryThatWasClosedDropsItsTail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLasting(t)
+		p := l.p
+		l.cut(p)
+		require.NoError(t, put(l.nodes[p], "tail", "1"))
+		for _, other := range []int{(p + 1) % 3, (p + 2) % 3} { // what was on its way is lost
+			l.f.Reset(string(rune('a'+p)), string(rune('a'+other)))
+		}
+		l.nodes[p].Close()
+		l.f.Heal()
+		leader := leaderOf(t, 4*driverNT, l.nodes[(p+1)%3], l.nodes[(p+2)%3])
+		l.p = slices.Index(l.nodes, leader)
+		l.write(1)
+		l.start(p)
+		cut := eventsOf(t, l.nodes[p], EventCut)
+		until(t, 4*driverNT, "it follows", func() bool { return l.nodes[p].Status().Replication.Link == LinkUp })
+		level(t, 2*driverNT, l.nodes...)
+		_, err := l.nodes[l.p].Client().Get(t.Context(), "tail")
+		require.ErrorIs(t, err, ErrNotFound)
+		require.Len(t, cut(), 1)
+		require.EqualValues(t, 1, cut()[0].Number)
 	})
 }

@@ -18,6 +18,8 @@ type traffic struct {
 type contact struct {
 	heard atomic.Int64 // its last heartbeat; 0: none yet
 	asked atomic.Int64 // the first heartbeat to it since; 0: none
+
+	offset atomic.Uint64 // where its log ended, as its last heartbeat has said
 }
 
 const contactsMax = 2 * tombstonesMax // at the bound those without a link are forgotten
@@ -29,11 +31,12 @@ func (t *traffic) noteSent(c *contact, kind msgKind) {
 	}
 }
 
-func (t *traffic) noteReceived(c *contact, kind msgKind) {
-	t.received[kind].Add(1)
-	if kind == msgHeartbeat {
+func (t *traffic) noteReceived(c *contact, m message) {
+	t.received[m.kind()].Add(1)
+	if h, ok := m.(*heartbeat); ok {
 		c.heard.Store(time.Now().UnixMilli())
 		c.asked.Store(0)
+		c.offset.Store(h.Position)
 	}
 }
 
@@ -62,7 +65,7 @@ func (ls *links) look(nodes []NodeInfo) {
 	for i := range nodes {
 		n := &nodes[i]
 		if n.Self {
-			n.Connected = true
+			n.Connected, n.Offset = true, ls.node.repl.position().Offset
 			continue
 		}
 		if l := ls.liveLink(n.ID); l != nil {
@@ -73,7 +76,7 @@ func (ls *links) look(nodes []NodeInfo) {
 			continue
 		}
 		if at := c.heard.Load(); at != 0 {
-			n.PongReceived = time.UnixMilli(at)
+			n.PongReceived, n.Offset = time.UnixMilli(at), c.offset.Load()
 		}
 		if at := c.asked.Load(); at != 0 && at <= late {
 			n.PingSent = time.UnixMilli(at)

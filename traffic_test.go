@@ -49,6 +49,12 @@ func TestNodesSayWhenTheyWereHeard(t *testing.T) {
 			}
 			require.LessOrEqual(t, time.Since(x.PongReceived), nt/2)
 		}
+		at := nodes[1].Status().Replication.Offset
+		key := keyAt(nodes[1])
+		require.NoError(t, nodes[0].Client().Set(t.Context(), key, nil))
+		for _, table = range []slotmesh.SlotTable{nodes[1].Table(), nodes[2].Table(), nodes[0].Table()} {
+			eventually(t, nt, "where its log ends is not known", func() bool { return of(nodes[1]).Offset == at+1 })
+		}
 		heard := of(nodes[1]).PongReceived
 
 		faults.SetBoth("a", "b", transport.Link{Stall: true})

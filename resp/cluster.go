@@ -410,7 +410,11 @@ func (c *Conn) shard(nodes []*member, seen map[slotmesh.NodeID]seenReplica) {
 		if !m.primary.IsZero() {
 			role = "replica"
 		}
-		switch at := seen[m.ID]; {
+		at, ours := seen[m.ID]
+		if !ours {
+			at.offset = m.Offset // of another shard: what its heartbeats say
+		}
+		switch {
 		case m.Failed:
 			health = "fail"
 		case at.loading:
@@ -428,7 +432,7 @@ func (c *Conn) shard(nodes []*member, seen map[slotmesh.NodeID]seenReplica) {
 		r.BulkString("role")
 		r.BulkString(role)
 		r.BulkString("replication-offset")
-		r.Int(int64(seen[m.ID].offset))
+		r.Int(int64(at.offset))
 		r.BulkString("health")
 		r.BulkString(health)
 	}

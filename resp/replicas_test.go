@@ -2,6 +2,7 @@ package resp
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -116,6 +117,12 @@ func TestReplicasAreShown(t *testing.T) {
 			require.Equal(t, "0", n.do("CLUSTER COUNT-FAILURE-REPORTS "+f.id(r)))
 		}
 		require.Contains(t, primary.do("CLUSTER INFO"), "cluster_size:2")
+		for _, n := range f.dialAll() { // of another shard, too: heartbeats say it
+			for id, role := range map[string]string{f.id(r): "replica", f.id(p): "master"} {
+				shown := regexp.MustCompile(`id ` + id + ` port \d+ ip \S+ endpoint \S+ role ` + role + ` replication-offset ` + offset + ` health online`)
+				f.within(frontNT, "all see how far its log is", func() bool { return shown.MatchString(n.do("CLUSTER SHARDS")) })
+			}
+		}
 	})
 }
 

@@ -110,7 +110,9 @@ type Op struct {
 }
 
 // Persistent is a [Store] that outlives the process that has it open. A replica, or
-// a primary, that starts again with such a store need not copy everything.
+// a primary, that starts again with such a store is the member that it was; where its
+// node was closed before, and nothing else has changed the store since, it need not
+// copy everything either.
 type Persistent interface {
 	Store
 
