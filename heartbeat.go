@@ -133,8 +133,13 @@ func (v *voterShard) olderRecord(c *claim) bool {
 }
 
 // giveLease leases p the shard that it claims: this voter promises not to vote
-// for anybody else for a NodeTimeout. Answering one claim twice does not make
-// the lease longer: a primary that has died must not be leased on.
+// for anybody else for a NodeTimeout d after the claim came in. The primary counts
+// 0.9 d from when it sent the claim, which was before. So in real time its lease is
+// over at sent + 0.9 d / r, by a clock of rate r, and the voter's at came + d / r'
+// with came >= sent: not earlier, as long as r' / r <= 1 / 0.9, which is the tenth by
+// which rates may differ. Counted from the answer, up to NodeTimeout/3 later, a
+// primary that has died in between would be leased on for as much longer. Answering
+// one claim twice does not make the lease longer.
 func (s *state) giveLease(p *peer) uint32 {
 	c := &p.claim
 	v := s.vote.shard(c.shard)
@@ -153,7 +158,11 @@ func (s *state) giveLease(p *peer) uint32 {
 	if s.vote.maxLeaseSave > s.savedSeq {
 		return 0
 	}
-	s.vote.lease(c.shard, p.ID, c.epoch, s.now+time.Duration(d)*time.Millisecond)
+	came := p.beatAt
+	if p == s.self {
+		came = s.now // it asks itself
+	}
+	s.vote.lease(c.shard, p.ID, c.epoch, came+time.Duration(d)*time.Millisecond)
 	p.answered, p.given = true, d
 	return d
 }

@@ -202,6 +202,35 @@ func TestVoterLeasesWhatItHasRecorded(t *testing.T) {
 	}
 }
 
+// A lease counts from when the claim came in, and not from when it is answered.
+func TestALeaseCountsFromItsClaim(t *testing.T) {
+	t.Parallel()
+	w := newRules(t)
+	ns := w.cluster(1, 3)
+	a, b := ns[0], ns[1]
+	w.run(2 * ruleNT)
+	given := func() time.Duration { return b.core.vote.leases[a.shard()][a.core.id].until }
+	own := func() time.Duration { return a.core.vote.leases[a.shard()][a.core.id].until }
+	a.crash()
+	came := b.knows(a).beatAt
+	b.knows(a).answered = false // the claim has come, and is not answered yet
+	w.run(ruleNT / 2)
+	require.True(t, b.knows(a).answered)
+	require.Equal(t, came+ruleNT, given())
+	a.restart()
+	w.until("it leads again", func() bool { return a.serves(5) })
+	a.tick()
+	require.Equal(t, w.now+ruleNT, own(), "it asks itself when it ticks")
+	at := w.now
+	w.hold = func(m ruleMail) bool { return m.from == a && m.msg.kind() == msgHeartbeat }
+	w.run(ruleNT / 3)
+	w.releaseHeld() // it was on its way for long
+	came = b.knows(a).beatAt
+	require.Greater(t, came, at)
+	w.run(ruleNT / 2)
+	require.GreaterOrEqual(t, given(), came+ruleNT, "from when it came, whenever it was sent")
+}
+
 // A claim that is answered twice is leased once: a primary that has died must
 // not be leased on.
 func TestAnsweringAClaimAgainDoesNotLeaseItLonger(t *testing.T) {

@@ -480,15 +480,16 @@ func (s *state) smallestVoter() bool {
 }
 
 // leasedAll reports whether this voter has lately leased every shard with slots:
-// no failover is under way.
+// no failover is under way. A lease counts from the claim, which is answered up to
+// NodeTimeout/3 later, and the next one comes as much later again.
 func (s *state) leasedAll() bool {
 	for _, id := range s.table.order {
 		if s.table.owned[id] == 0 {
 			continue
 		}
 		l := s.vote.leases[id][s.table.primary(id)]
-		given := l.until - s.cfg.nodeTimeout
-		if s.now-given > s.cfg.nodeTimeout/2 {
+		claimed := l.until - s.cfg.nodeTimeout
+		if s.now-claimed > s.cfg.nodeTimeout*3/4 {
 			return false
 		}
 	}
