@@ -586,7 +586,10 @@ func (w *wanting) odd(now []member, dead []*peer) []member {
 				w.take(p)
 			}
 		}
-		if len(w.list) == 2 {
+		switch len(w.list) {
+		case 0: // everybody is leaving: a change that is under way ends with those that vote now
+			return now
+		case 2:
 			w.list = w.list[:1]
 		}
 	}

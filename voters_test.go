@@ -115,6 +115,7 @@ func TestWhoShouldVote(t *testing.T) {
 		{"a voter that leaves, and is replaced", "a* b*- c* d", "acd"},
 		{"a voter that was forgotten", "a* b*~ c* d", "acd"},
 		{"a voter that leaves and is not alive", "a* b*-! c*", "a"},
+		{"all voters leave, and nobody is there", "a*- b*- c*- d!", "abc"},
 		{"newcomers that leave or are forgotten", "a* b- c~ d!", "a"},
 		{"a voter that was reset", "a* b? c* d", "abc"},
 		{"a voter that was reset, and nobody else is there", "a* b? c*", "abc"},
