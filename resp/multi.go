@@ -170,7 +170,8 @@ func (c *Conn) enqueue(command *Command, args [][]byte) (err error) {
 
 // probe asks whether the keys of a command are served here.
 func (c *Conn) probe(command *Command, args [][]byte) error {
-	r := slotmesh.Request{Name: command.Name, ReadOnly: true, Asking: c.tx.asking || command.has(Asking), FromReplica: c.readOnly && !command.writes()}
+	reads := !command.mayWrite(c.compile(command, args))
+	r := slotmesh.Request{Name: command.Name, ReadOnly: reads, Asking: c.tx.asking || command.has(Asking), FromReplica: c.readOnly && reads}
 	for _, i := range c.keyAt {
 		r.Keys = append(r.Keys, string(args[i]))
 	}
@@ -180,6 +181,7 @@ func (c *Conn) probe(command *Command, args [][]byte) error {
 	if err := c.server.mayServe(&r); err != nil {
 		return err
 	}
+	r.ReadOnly = true // of the probe itself
 	return c.session.Execute(c.ctx, &r, func(*slotmesh.Tx) error { return nil })
 }
 
@@ -300,7 +302,7 @@ func (c *Conn) execKeyed(t *transaction, part []queued, replies [][]byte) error 
 		for _, i := range at {
 			r.Keys = append(r.Keys, view(q.args[i]))
 		}
-		r.ReadOnly = r.ReadOnly && !q.command.writes()
+		r.ReadOnly = r.ReadOnly && !q.command.mayWrite(q.script)
 	}
 	if len(r.Keys) == 0 {
 		return nil
