@@ -24,6 +24,9 @@ type SlotTable interface {
 	Nodes() []NodeInfo
 	// Slots are the slots that a node serves as a primary.
 	Slots(node NodeID) SlotSet
+	// Backs reports whether this node is of the shard that has a slot: its primary, or
+	// a replica.
+	Backs(slot Slot) bool
 	// Covered reports whether every slot has an owner that has not failed.
 	Covered() bool
 	// All walks the ranges of slots with one owner, ascending. Slots without an
@@ -155,6 +158,12 @@ func (v *view) Move(slot Slot) uint64 { return v.entry(slot).move }
 
 // Covered implements SlotTable.
 func (v *view) Covered() bool { return v.covered }
+
+// Backs implements SlotTable.
+func (v *view) Backs(slot Slot) bool {
+	shard := v.entry(slot).shard
+	return !shard.IsZero() && v.self.Shard == shard
+}
 
 // Nodes implements SlotTable.
 func (v *view) Nodes() []NodeInfo {

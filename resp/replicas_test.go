@@ -332,3 +332,76 @@ func TestWritesWithTooFewReplicas(t *testing.T) {
 		require.Equal(t, "1", c.field("min_slaves_good_slaves"))
 	})
 }
+
+// One may listen to a sharded channel at any member of its shard, and publish at any:
+// messages reach all of them. A failover does not end that; that the slot leaves the
+// shard does, and is told at each.
+func TestShardedChannelsOfAShard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := replicated(t, 2, slotmesh.Config{})
+		r, p := f.pair()
+		elsewhere := f.otherPrimary(p)
+		key, other := f.key(p), f.key(elsewhere)
+		at := []*testClient{f.dial(p), f.dial(r)}
+		at[0].check([][2]string{{"SET " + key + " v", "OK"}, {"WAIT 1 0", "1"}}...)
+		for _, c := range at {
+			c.do("HELLO 3")
+			require.Equal(t, ">[ssubscribe "+key+" 1]", c.do("SSUBSCRIBE "+key))
+			require.Equal(t, f.moved(other, elsewhere), c.do("SSUBSCRIBE "+other))
+		}
+		heard := func(text string) {
+			t.Helper()
+			for i, c := range at {
+				require.Equal(t, ">[smessage "+key+" "+text+"]", c.read(), "at %d", i)
+			}
+		}
+		require.Equal(t, "1", f.dial(p).do("SPUBLISH "+key+" one"))
+		heard("one")
+		require.Equal(t, "1", f.dial(r).do("SPUBLISH "+key+" two"))
+		heard("two")
+		require.Equal(t, f.moved(key, p), f.dial(elsewhere).do("SPUBLISH "+key+" lost"))
+
+		require.Equal(t, "OK", f.dial(r).do("CLUSTER FAILOVER"))
+		f.within(2*frontNT, "it leads", func() bool { return f.dial(r).do("SET "+key+" v") == "OK" })
+		f.within(2*frontNT, "the other follows", func() bool { return f.dial(p).field("master_link_status") == "up" })
+		require.Equal(t, "1", f.dial(r).do("SPUBLISH "+key+" three"))
+		heard("three")
+
+		f.move(elsewhere, key)
+		for i, c := range at {
+			require.Equal(t, ">[sunsubscribe "+key+" 0]", c.read(), "at %d", i)
+			require.Equal(t, "PONG", c.do("PING"))
+		}
+		require.Equal(t, "0", f.dial(elsewhere).do("SPUBLISH "+key+" four"))
+	})
+}
+
+// Who caches what a replica has shown, or watches it, hears of what the primary
+// writes.
+func TestChangesAreToldAtAReplica(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := replicated(t, 2, slotmesh.Config{})
+		r, p := f.pair()
+		replica, primary := f.dial(r), f.dial(p)
+		keys := f.keys(p, 2)
+		key := keys[0]
+		primary.check([][2]string{{"SET " + key + " u", "OK"}, {"WAIT 1 0", "1"}}...)
+		replica.do("HELLO 3")
+		replica.check([][2]string{{"READONLY", "OK"}, {"CLIENT TRACKING ON", "OK"}, {"GET " + key, "u"}, {"WATCH " + key, "OK"}}...)
+		primary.check([][2]string{{"SET " + key + " v", "OK"}, {"WAIT 1 0", "1"}}...)
+		require.Equal(t, ">[invalidate ["+key+"]]", replica.read())
+		replica.check([][2]string{{"MULTI", "OK"}, {"GET " + key, "QUEUED"}, {"EXEC", "(nil)"}, {"GET " + key, "v"}}...)
+		primary.check([][2]string{{"PEXPIRE " + key + " 50", "1"}, {"WAIT 1 0", "1"}}...)
+		require.Equal(t, ">[invalidate ["+key+"]]", replica.read())
+		require.Equal(t, "v", replica.do("GET "+key))
+		time.Sleep(frontNT)
+		require.Equal(t, ">[invalidate ["+key+"]]", replica.read(), "its time was over")
+
+		// Of what was written while the replica was away, and of a slot that goes.
+		require.Equal(t, "(nil)", replica.do("GET "+key))
+		elsewhere := f.otherPrimary(p)
+		f.move(elsewhere, key)
+		require.Equal(t, ">[invalidate ["+key+"]]", replica.read())
+		require.Equal(t, f.moved(key, elsewhere), replica.do("GET "+key))
+	})
+}
