@@ -84,6 +84,7 @@ func lifeCalls() []lifeCall {
 		{"Admin.Takeover", func(ctx context.Context, n *node) error { return n.Admin().Takeover(ctx) }, adminError, ErrRefused},
 		{"Admin.Replicate", func(ctx context.Context, n *node) error { return n.Admin().Replicate(ctx, n.ID()) }, adminError, ErrRefused},
 		{"Admin.Failover", func(ctx context.Context, n *node) error { return n.Admin().Failover(ctx, FailoverPlain) }, adminError, ErrRefused},
+		{"Admin.SetPolicy", func(ctx context.Context, n *node) error { return n.Admin().SetPolicy(ctx, Policy{}) }, adminError, nil},
 		{"Admin.ForceVoters", func(ctx context.Context, n *node) error { return n.Admin().ForceVoters(ctx, []NodeID{n.ID()}) }, adminError, ErrRefused},
 		{"Admin.Reset", func(ctx context.Context, n *node) error { return n.Admin().Reset(ctx, false) }, adminError, nil},
 	}
@@ -158,8 +159,8 @@ func TestEveryMethodSaysThatTheNodeIsClosed(t *testing.T) {
 			require.NotNil(t, n.Table(), "it stays as it was")
 			require.Len(t, n.Table().Nodes(), 1)
 			n.Subscribe(func(string, []byte) int { return 1 })()
-			w := n.Watch(func(string, bool) {})
 			n.SubscribeSharded(func(string, []byte) int { return 1 })()
+			w := n.Watch(func(string, bool) {})
 			w.Add("k")
 			w.All()
 			w.Close()

@@ -235,7 +235,7 @@ func (n *node) open() error {
 	}
 	core, err := newState(coreConfig{nodeTimeout: n.cfg.NodeTimeout, maxVoters: n.cfg.MaxVoters, incarnation: random64() | 1,
 		host: n.cfg.Host, addr: n.addr, clientAddr: n.cfg.ClientAddr, form: n.cfg.formNumbers(), alone: n.cfg.alone(),
-		ackReplicas: n.cfg.AckReplicas, volatile: n.meta == nil, random: random64}, cells)
+		ackReplicas: n.cfg.AckReplicas, policy: n.cfg.Policy, volatile: n.meta == nil, random: random64}, cells)
 	if err != nil {
 		return fmt.Errorf("%w (in %s)", err, n.cfg.Dir)
 	}
@@ -658,8 +658,9 @@ func (n *node) tellGone(gone SlotSet) {
 func (n *node) backsNoMore() SlotSet {
 	self := n.core.self
 	var now SlotSet
-	follows := n.core.table.primary(self.Shard) != self.ID && self.State != forgotten
-	if follows || !n.backed.Empty() {
+	member := self.State != forgotten
+	follows := member && n.core.table.primary(self.Shard) != self.ID
+	if follows || member && !n.backed.Empty() {
 		now = n.core.table.slotsOf(self.Shard)
 	}
 	gone := n.backed
@@ -1083,6 +1084,7 @@ type Status struct {
 	Problems []string
 
 	Replication Replication // of this node's shard
+	Policy      Policy      // what this node does by itself
 
 	// Messages of the bus since this node started, by kind ("HEARTBEAT", "VOTE",
 	// ..., "PUBLISH"); those that are zero are left out.
@@ -1101,6 +1103,7 @@ func (n *node) Status() Status {
 	s.Sent, s.Received = n.counts()
 	s.Dropped = n.pubSub.dropped.Load()
 	s.Problems = slices.Clone(v.trouble)
+	s.Policy = v.policy
 	if n.engine.closed.Load() {
 		s.OK, s.Reason, s.Ready, s.Unready = false, closedReason, false, closedReason
 	}

@@ -439,7 +439,7 @@ func (c *Conn) execute(command *Command, args [][]byte, asking bool) (*waitFor, 
 	}
 	c.call = Call{Args: args, Reply: &c.reply, command: command, conn: c, compiled: runs}
 	began := c.reply.size()
-	r.Later, r.FromReplica = !c.inExec, c.readOnly
+	r.Later, r.FromReplica, r.Stale = !c.inExec, c.readOnly, c.server.settings.downReads.Load()
 	if err = c.session.Execute(c.ctx, r, c.run); err != nil {
 		c.reply.truncate(began)
 	}

@@ -331,9 +331,10 @@ func sunsubscribe(c *Conn, args [][]byte) error {
 }
 
 // atSlot runs f where the slot of channels is served, or at a replica, whether keys
-// of their names are there or not.
+// of their names are there or not: messages are not kept, so that it does not matter
+// how new anything is.
 func (c *Conn) atSlot(name string, channels [][]byte, f func()) error {
-	r := slotmesh.Request{Name: name, ReadOnly: true, Asking: c.wasAsking, Anyway: true, FromReplica: true}
+	r := slotmesh.Request{Name: name, ReadOnly: true, Asking: c.wasAsking, Anyway: true, FromReplica: true, Stale: true}
 	for _, a := range channels {
 		r.Keys = append(r.Keys, string(a))
 	}

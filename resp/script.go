@@ -311,7 +311,7 @@ func evalAnywhere(c *Conn, args [][]byte) error {
 		return err
 	}
 	c.reply.truncate(began)
-	q := slotmesh.Request{Name: command.Name, Keys: []string{need.key}, ReadOnly: !command.mayWrite(runs), Asking: c.wasAsking, FromReplica: c.readOnly}
+	q := slotmesh.Request{Name: command.Name, Keys: []string{need.key}, ReadOnly: !command.mayWrite(runs), Asking: c.wasAsking, FromReplica: c.readOnly, Stale: c.server.settings.downReads.Load()}
 	if err := c.beforeSlot(&q); err != nil {
 		return err
 	}
