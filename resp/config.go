@@ -149,6 +149,24 @@ func settingsTable() []setting {
 	}
 }
 
+// oldSettings are what redis.conf called its settings before, and still takes.
+func oldSettings() map[string]string {
+	return map[string]string{
+		"cluster-slave-no-failover": "cluster-replica-no-failover", "cluster-slave-validity-factor": "cluster-replica-validity-factor",
+		"min-slaves-max-lag": "min-replicas-max-lag", "min-slaves-to-write": "min-replicas-to-write", "repl-ping-slave-period": "repl-ping-replica-period",
+		"slave-priority": "replica-priority", "slave-read-only": "replica-read-only", "slave-serve-stale-data": "replica-serve-stale-data", "slaveof": "replicaof",
+	}
+}
+
+// SettingName is what a setting is called now, where redis.conf has an older name for
+// it; other names are as they are.
+func SettingName(name string) string {
+	if now, old := oldSettings()[name]; old {
+		return now
+	}
+	return name
+}
+
 // settings are those of a server.
 type settings struct {
 	mu     sync.Mutex
@@ -196,8 +214,9 @@ func (s *settings) init(cfg *Config) {
 	}
 }
 
-// CheckSetting reports whether CONFIG knows a setting, and what is wrong with the
-// value. The value returned is as it is kept: "1mb" is "1048576".
+// CheckSetting reports whether CONFIG knows a setting, by the name that it has now,
+// and what is wrong with the value. The value returned is as it is kept: "1mb" is
+// "1048576".
 func CheckSetting(name, value string) (kept string, known bool, err error) {
 	for _, row := range settingsTable() {
 		if row.name == name {
@@ -326,6 +345,11 @@ func configGet(c *Conn, args [][]byte) error {
 				found[name] = row.value
 			}
 		}
+		for old, name := range oldSettings() {
+			if globMatch(pattern, old) {
+				found[old] = s.byName[name].value
+			}
+		}
 	}
 	s.mu.Unlock()
 	c.reply.Map(len(found))
@@ -353,10 +377,10 @@ func configSet(c *Conn, args [][]byte) error {
 	s := &c.server.settings
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	values := map[string]string{}
+	values, given := map[string]string{}, map[string]bool{}
 	for i := 2; i < len(args); i += 2 {
 		name := strings.ToLower(string(args[i]))
-		row := s.byName[name]
+		row := s.byName[SettingName(name)]
 		if row == nil {
 			return Error(fmt.Sprintf("ERR Unknown option or number of arguments for CONFIG SET - '%s'", cText(args[i])))
 		}
@@ -364,9 +388,8 @@ func configSet(c *Conn, args [][]byte) error {
 			return Error(fmt.Sprintf("ERR CONFIG SET failed (possibly related to argument '%s') - %s", name, why))
 		}
 		value, err := row.parse(string(args[i+1]))
-		_, twice := values[name]
 		switch {
-		case twice:
+		case given[name]:
 			return failed("duplicate parameter")
 		case row.effect == settingFixed:
 			return failed("can't set immutable config")
@@ -375,7 +398,7 @@ func configSet(c *Conn, args [][]byte) error {
 		case name == "appendonly" && value == "yes":
 			return failed("the keys of this server are in memory alone")
 		}
-		values[name] = value
+		given[name], values[row.name] = true, value
 	}
 	if err := c.setPolicy(values); err != nil {
 		return err
