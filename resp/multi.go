@@ -170,7 +170,7 @@ func (c *Conn) enqueue(command *Command, args [][]byte) (err error) {
 
 // probe asks whether the keys of a command are served here.
 func (c *Conn) probe(command *Command, args [][]byte) error {
-	reads := !command.mayWrite(c.compile(command, args))
+	reads := !command.mayWrite(c.glimpse(command, args))
 	r := slotmesh.Request{Name: command.Name, ReadOnly: reads, Asking: c.tx.asking || command.has(Asking), FromReplica: c.readOnly && reads}
 	for _, i := range c.keyAt {
 		r.Keys = append(r.Keys, string(args[i]))

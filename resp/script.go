@@ -215,6 +215,19 @@ func (c *Conn) compile(command *Command, args [][]byte) *compiled {
 	return out
 }
 
+// glimpse is compile for a call that is only queued: the script is not kept, and of
+// one that is not there already its first line alone is read.
+func (c *Conn) glimpse(command *Command, args [][]byte) *compiled {
+	if !command.compiles {
+		return c.compile(command, args)
+	}
+	out := &compiled{script: &script{}, replica: c.readOnly && c.server.isReplica()}
+	if line, _, found := strings.Cut(view(args[1]), "\n"); found && strings.HasPrefix(line, "#!") && out.script.shebang(line) != nil {
+		out.script = nil // whoever runs it hears what is wrong
+	}
+	return out
+}
+
 // declares reports whether the script says itself whether it writes.
 func (c *compiled) declares() bool { return c != nil && c.script != nil && c.script.flagged }
 
