@@ -309,9 +309,12 @@ func evalAnywhere(c *Conn, args [][]byte) error {
 	if err != nil {
 		return err
 	}
-	runs := c.compile(command, args)
+	runs := c.glimpse(command, args)
 	if runs.declares() && command.mayWrite(runs) && c.server.isReplica() {
 		return errReadOnly
+	}
+	if checkScriptKeys(args) == nil { // else it is not kept
+		runs = c.compile(command, args)
 	}
 	r, err := c.newRun(command, args, runs)
 	if err != nil {
