@@ -69,6 +69,8 @@ type Admin interface {
 	// afterwards it is refused, for this node is no replica any more. Where the
 	// outcome is Unknown it may still happen.
 	Failover(ctx context.Context, mode FailoverMode) error
+	// SetPolicy changes what this node does by itself, as long as it runs.
+	SetPolicy(ctx context.Context, p Policy) error
 	// ForceVoters makes these nodes, an odd number, the voters: the way out when
 	// a majority of the voters is gone for good. What those had decided and
 	// nobody left knows of is lost: an EventUnclean says so.
@@ -200,6 +202,16 @@ func (a *admin) Failover(ctx context.Context, mode FailoverMode) error {
 		return invalid("failover mode %d, expected 0 to %d", mode, FailoverTakeover).public()
 	}
 	return a.do(ctx, func(s *state, now time.Duration, id uint64) output { return s.failoverTo(now, id, mode) })
+}
+
+func (a *admin) SetPolicy(ctx context.Context, p Policy) (err error) {
+	p.problems(func(field string, value any, expected string, args ...any) {
+		err = invalid("Policy.%s is %v, expected %s", field, value, fmt.Sprintf(expected, args...)).public()
+	})
+	if err != nil {
+		return err
+	}
+	return a.do(ctx, func(s *state, now time.Duration, id uint64) output { return s.setPolicy(now, id, p) })
 }
 
 func (a *admin) ForceVoters(ctx context.Context, nodes []NodeID) error {

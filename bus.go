@@ -91,6 +91,7 @@ type sender struct {
 	Host        string
 	Shard       ShardID
 	Store       uint64
+	NoFailover  bool
 	Timeout     uint32 // NodeTimeout, milliseconds: only to be compared
 }
 

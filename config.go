@@ -97,6 +97,9 @@ type Config struct {
 	// everything.
 	Backlog int
 
+	// Policy is what the node does by itself. The zero value does all that is safe.
+	Policy Policy
+
 	// Join starts a node without slots, to be met by a cluster (by its Seeds, or
 	// by Admin.Meet) or to be given slots with Admin.AddSlots. Seeds without
 	// Primaries do the same. Without Join, Seeds and Primaries a new node owns
@@ -229,6 +232,9 @@ func (c *Config) validate() error {
 	if c.Primaries > 0 && c.AckReplicas > c.Replicas {
 		bad("AckReplicas", c.AckReplicas, "at most Replicas, which is %d: no write would ever be taken", c.Replicas)
 	}
+	c.Policy.problems(func(field string, value any, expected string, args ...any) {
+		bad("Policy."+field, value, expected, args...)
+	})
 	if c.Backlog < 0 {
 		bad("Backlog", c.Backlog, "bytes, or 0 for %d", defaultBacklog)
 	}

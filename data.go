@@ -683,10 +683,10 @@ func (s *dataServer) answer(q *request, bytes int) {
 		s.reply(q, nil, false, fmt.Errorf("%w: this node is not in the cluster of the one that asks, or not yet", ErrTryAgain))
 		return
 	}
-	if q.op == opPublish {
+	if q.op == opPublish || q.op == opPublishSharded {
 		if len(q.args) == 2 {
 			s.n.pubSub.received.Add(1)
-			s.n.pubSub.deliver(string(q.args[0]), q.args[1])
+			s.n.pubSub.deliver(q.op, string(q.args[0]), q.args[1])
 		}
 		return
 	}

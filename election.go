@@ -95,13 +95,19 @@ func (s *state) rankWait(c *candidacy) time.Duration {
 	return time.Duration(s.rank()) * s.cfg.nodeTimeout / 20
 }
 
-// rank counts the living members of this node's shard, without its last primary,
-// whose log is further than this node's, or as far with a smaller id.
+// endOfLog is where this node's log ends, as heartbeats show it: an epoch is its
+// number there.
+func (s *state) endOfLog() logPosition {
+	return logPosition{Epoch{Number: s.logAt.Epoch.Number}, s.logAt.Offset}
+}
+
+// rank counts the living members of this node's shard that may stand, without its
+// last primary, whose log is further than this node's, or as far with a smaller id.
 func (s *state) rank() int {
 	n := 0
-	mine := logPosition{Epoch{Number: s.logAt.Epoch.Number}, s.logAt.Offset}
+	mine := s.endOfLog()
 	for _, p := range s.peers.ordered {
-		if p == s.self || p.Shard != s.self.Shard || p.State == forgotten || p.ID == s.table.primary(p.Shard) || s.silentHere(p) {
+		if p == s.self || p.Shard != s.self.Shard || p.State == forgotten || p.NoFailover || p.ID == s.table.primary(p.Shard) || s.silentHere(p) {
 			continue
 		}
 		if mine.less(p.log) || p.log == mine && p.ID.compare(s.id) < 0 {
@@ -260,6 +266,8 @@ func (s *state) standTick(c *candidacy) {
 	case c.op == nil && c.why == whySilence && s.nobodyInSync():
 		c.why = whyUnclean
 		s.raiseEpoch(c)
+	case c.op == nil && c.why == whyUnclean && s.dataTooOld():
+		s.withdraw()
 	case c.raiseAt != 0 && s.now >= c.raiseAt, s.now-c.began > limit:
 		if s.now-c.began > limit {
 			c.began = s.now
@@ -331,6 +339,8 @@ func (s *state) standDue() (bool, why) {
 // copy of the data stands last of all, where nobody is left who has.
 func (s *state) replicaDue() (bool, why) {
 	switch due := s.primary + s.cfg.nodeTimeout/2; {
+	case s.cfg.policy.NoFailover:
+		return false, 0
 	case s.now < due:
 		s.wakeBy(due)
 		return false, 0
@@ -348,7 +358,7 @@ func (s *state) replicaDue() (bool, why) {
 func (s *state) nobodyInSync() bool {
 	r := s.shardRecord
 	nt := s.cfg.nodeTimeout
-	if r == nil || r.Strict || r.electable(s.member()) {
+	if r == nil || r.Strict || r.electable(s.member()) || s.dataTooOld() {
 		return false
 	}
 	wait := nt
@@ -369,6 +379,12 @@ func (s *state) nobodyInSync() bool {
 		p := s.peers.get(m.Node)
 		return p != nil && p != s.self && p.State != forgotten && p.Store == m.Incarnation && s.now-p.heardAt < nt
 	})
+}
+
+// byItself reports whether its node stands for its own shard without an operator's
+// word.
+func (c *candidacy) byItself() bool {
+	return c.op == nil && (c.why == whySilence || c.why == whyUnclean)
 }
 
 // leasedPrimaryHeard is called for every heartbeat of a primary of this shard
@@ -891,6 +907,7 @@ func (s *state) shardChanged(e Epoch) {
 // stepDown ends this node's rule: what it has begun to give is left to the
 // successor.
 func (s *state) stepDown() {
+	s.fresh = s.now
 	for _, g := range s.lead.gives {
 		s.giveEnded(g)
 	}

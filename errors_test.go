@@ -64,6 +64,7 @@ func TestANilFunctionIsRefused(t *testing.T) {
 		require.ErrorContains(t, err, "nil function")
 	}
 	require.PanicsWithValue(t, "slotmesh: Node.Watch: nil function, expected one to call at each change", func() { n.Watch(nil) })
+	require.PanicsWithValue(t, "slotmesh: Node.SubscribeSharded: nil function, expected one to call for each message", func() { n.SubscribeSharded(nil) })
 	require.PanicsWithValue(t, "slotmesh: Node.Subscribe: nil function, expected one to call for each message", func() { n.Subscribe(nil) })
 }
 

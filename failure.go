@@ -54,6 +54,16 @@ func (s *state) failed(p *peer) bool {
 	return n >= s.table.voters.quorum()
 }
 
+// reports is how many voters besides this node say that they do not hear p.
+func (s *state) reports(p *peer) (n int) {
+	for _, v := range s.table.voters.Members {
+		if v.ID != s.id && s.findsSilent(v.ID, p) {
+			n++
+		}
+	}
+	return n
+}
+
 func (s *state) findsSilent(voter NodeID, p *peer) bool {
 	if voter == s.id {
 		return true // asked only of whom this node finds silent
@@ -207,6 +217,8 @@ func (s *state) clusterState() (ok bool, reason string) {
 		return false, "this node's lease is over: it does not hear a majority of the voters"
 	case !s.cluster.IsZero() && !s.majorityHeard():
 		return false, "this node does not hear a majority of the voters"
+	case s.cfg.policy.Partial:
+		return s.partialState()
 	case s.table.unassigned > 0:
 		return false, fmt.Sprintf("%d slots have no owner", s.table.unassigned)
 	}
@@ -214,6 +226,27 @@ func (s *state) clusterState() (ok bool, reason string) {
 		if s.table.owned[id] > 0 && s.shardFailed(id) {
 			return false, fmt.Sprintf("the primary %s of %d slots has failed", s.table.primary(id), s.table.owned[id])
 		}
+	}
+	return true, ""
+}
+
+// partialState is the state of a cluster of which slots may be missing. A formed one
+// has its voters; a group that has not formed needs most owners of slots.
+func (s *state) partialState() (ok bool, reason string) {
+	if !s.cluster.IsZero() {
+		return true, ""
+	}
+	owners, heard := 0, 0
+	for _, id := range s.table.order {
+		if s.table.owned[id] > 0 {
+			owners++
+			if !s.shardFailed(id) {
+				heard++
+			}
+		}
+	}
+	if heard < owners/2+1 {
+		return false, fmt.Sprintf("this node hears %d of %d primaries with slots", heard, owners)
 	}
 	return true, ""
 }

@@ -406,7 +406,11 @@ func (n *node) change(slot Slot, c *slotCell, e *entryPart) error {
 	switch e.kind {
 	case entryOps:
 		n.engine.sweeper.noteOps(slot, e.ops)
-		return n.cfg.Store.Apply(uint16(slot), e.ops)
+		if err := n.cfg.Store.Apply(uint16(slot), e.ops); err != nil {
+			return err
+		}
+		n.engine.watches.changed(slot, e.ops)
+		return nil
 	case entryStaged:
 		n.kept.set(cellStaged, slot, e.move)
 	case entryOwn, entryFresh:
@@ -417,6 +421,7 @@ func (n *node) change(slot Slot, c *slotCell, e *entryPart) error {
 	}
 	c.staging, c.imported = 0, false
 	if e.kind == entryDrop || e.kind == entryFresh {
+		defer n.engine.watches.tellSlot(slot, false)
 		return n.cfg.Store.Drop(uint16(slot))
 	}
 	return nil
@@ -561,6 +566,7 @@ func (f *following) replaceSlot(slot Slot, side *sideCopy) error {
 	if !f.current() {
 		return errNotFollowing
 	}
+	defer n.engine.watches.tellSlot(slot, false)
 	if err := n.cfg.Store.Drop(uint16(slot)); err != nil {
 		return err
 	}

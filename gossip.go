@@ -13,7 +13,7 @@ import (
 const (
 	exchangesMax  = 4        // that a node has under way at a time; more wait for the next heartbeat
 	frameBytes    = 30 << 10 // of entries in one UPDATE; with what goes before them it has less than 32 KB
-	entryBytes    = 96       // of an entry of the membership at most, but for its texts
+	entryBytes    = 97       // of an entry of the membership at most, but for its texts
 	runBytes      = 20       // of a run of slots
 	rowBytes      = 56       // of a shard
 	silentMax     = 1400     // nodes in one list: a voter that misses more is cut off itself

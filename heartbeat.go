@@ -195,6 +195,7 @@ func (s *state) onHeartbeat(p *peer, from *sender, m *heartbeat) {
 	if p.beatAt != never && int32(m.Sent-p.stamp) <= 0 {
 		return // late or twice: its time has passed
 	}
+	shown, shownAt := p.log, p.beatAt
 	p.beatAt, p.heardAt = s.now, s.now
 	p.stamp = m.Sent
 	p.active = m.Flags&beatActive != 0 && m.Start == s.table.voters.ID
@@ -208,6 +209,7 @@ func (s *state) onHeartbeat(p *peer, from *sender, m *heartbeat) {
 	s.compareDigests(p, m)
 	if from.Shard == s.self.Shard && (p.leased || mutated(mutStandAnyBeat) && p.claim.open) {
 		s.leasedPrimaryHeard()
+		s.noteFresh(shown, shownAt)
 	}
 	if m.Flags&beatAnswers != 0 {
 		s.onAnswer(p, m)

@@ -54,6 +54,7 @@ func lifeCalls() []lifeCall {
 		{"Node.ScanSlot", func(_ context.Context, n *node) error { _, _, err := n.ScanSlot(7, 0, 0); return err }, plainError, nil},
 		{"Node.FlushSlot", func(ctx context.Context, n *node) error { return n.FlushSlot(ctx, 7) }, opError, ErrClusterDown},
 		{"Node.Publish", func(ctx context.Context, n *node) error { _, err := n.Publish(ctx, "c", value); return err }, plainError, nil},
+		{"Node.PublishSharded", func(ctx context.Context, n *node) error { _, err := n.PublishSharded(ctx, "c", value); return err }, plainError, nil},
 		{"Node.Ready", func(ctx context.Context, n *node) error { return n.Ready(ctx) }, plainError, over},
 		{"Node.Leave", func(ctx context.Context, n *node) error { _, err := n.Leave(ctx); return err }, adminError, nil},
 		{"Client.Get", func(ctx context.Context, n *node) error { _, err := n.Client().Get(ctx, key); return err }, opError, over},
@@ -83,6 +84,7 @@ func lifeCalls() []lifeCall {
 		{"Admin.Takeover", func(ctx context.Context, n *node) error { return n.Admin().Takeover(ctx) }, adminError, ErrRefused},
 		{"Admin.Replicate", func(ctx context.Context, n *node) error { return n.Admin().Replicate(ctx, n.ID()) }, adminError, ErrRefused},
 		{"Admin.Failover", func(ctx context.Context, n *node) error { return n.Admin().Failover(ctx, FailoverPlain) }, adminError, ErrRefused},
+		{"Admin.SetPolicy", func(ctx context.Context, n *node) error { return n.Admin().SetPolicy(ctx, Policy{}) }, adminError, nil},
 		{"Admin.ForceVoters", func(ctx context.Context, n *node) error { return n.Admin().ForceVoters(ctx, []NodeID{n.ID()}) }, adminError, ErrRefused},
 		{"Admin.Reset", func(ctx context.Context, n *node) error { return n.Admin().Reset(ctx, false) }, adminError, nil},
 	}
@@ -90,7 +92,7 @@ func lifeCalls() []lifeCall {
 
 // withoutError are the methods that cannot fail; their own test lines are in
 // TestEveryMethodSaysThatTheNodeIsClosed.
-const withoutError = "Node.ID Node.Addr Node.Table Node.Client Node.Session Node.Subscribe Node.Watch Node.Admin Node.Events " +
+const withoutError = "Node.ID Node.Addr Node.Table Node.Client Node.Session Node.Subscribe Node.SubscribeSharded Node.Watch Node.Admin Node.Events " +
 	"Node.Status Node.Close Client.Stats Client.WithAckReplicas Session.Wait Session.Owed"
 
 func TestEveryMethodIsAmongThoseThatAreTestedHere(t *testing.T) {
@@ -157,6 +159,7 @@ func TestEveryMethodSaysThatTheNodeIsClosed(t *testing.T) {
 			require.NotNil(t, n.Table(), "it stays as it was")
 			require.Len(t, n.Table().Nodes(), 1)
 			n.Subscribe(func(string, []byte) int { return 1 })()
+			n.SubscribeSharded(func(string, []byte) int { return 1 })()
 			w := n.Watch(func(string, bool) {})
 			w.Add("k")
 			w.All()

@@ -64,11 +64,20 @@ type Node interface {
 	// receive it. It must not wait for long: the messages behind it wait too. The
 	// payload must not be changed. A nil f panics.
 	Subscribe(f func(channel string, payload []byte) (receivers int)) (stop func())
+	// PublishSharded is Publish for sharded channels: such a one belongs to the slot
+	// of its name, as a key does, and its messages go to the members of the shard
+	// that has the slot, whoever leads it. Where this node is none of them nobody
+	// receives it here. Sharded channels and others have nothing to do with each
+	// other, whatever their names.
+	PublishSharded(ctx context.Context, channel string, payload []byte) (receivers int, err error)
+	// SubscribeSharded is Subscribe for the messages of sharded channels.
+	SubscribeSharded(f func(channel string, payload []byte) (receivers int)) (stop func())
 	// Watch returns a Watch that calls f when a key that it has been given
-	// changes, or expires, or when its slot is served here no more (gone). f is
-	// called under the lock of the slot, after the change: it must not wait, nor
-	// call the node. Close the Watch when it is not needed any more. A nil f
-	// panics.
+	// changes, or expires, or when its slot is served here no more (gone); at a
+	// replica, when what it holds of the key changes, or its slot is of its shard no
+	// more. f is called under the lock of the slot, after the change: it must not
+	// wait, nor call the node, but may ask its Table for a slot. Close the Watch when
+	// it is not needed any more. A nil f panics.
 	Watch(f func(key string, gone bool)) *Watch
 	// FlushSlot deletes every key of a slot that this node serves, at once. The
 	// error is one of Execute.
@@ -135,6 +144,7 @@ type node struct {
 	held        []send
 	told        []tell
 	applied     serving
+	backed      SlotSet // of the shard that this node follows as a replica
 	holding     *hold   // of the slots that are on hold; nil: none are
 	seen        SlotSet // served since the start, and so known to the sweeper; of a store that was given
 	paused      *gate   // of the slots that are served, while the node is being reset; nil: it is not
@@ -225,7 +235,7 @@ func (n *node) open() error {
 	}
 	core, err := newState(coreConfig{nodeTimeout: n.cfg.NodeTimeout, maxVoters: n.cfg.MaxVoters, incarnation: random64() | 1,
 		host: n.cfg.Host, addr: n.addr, clientAddr: n.cfg.ClientAddr, form: n.cfg.formNumbers(), alone: n.cfg.alone(),
-		ackReplicas: n.cfg.AckReplicas, volatile: n.meta == nil, random: random64}, cells)
+		ackReplicas: n.cfg.AckReplicas, policy: n.cfg.Policy, volatile: n.meta == nil, random: random64}, cells)
 	if err != nil {
 		return fmt.Errorf("%w (in %s)", err, n.cfg.Dir)
 	}
@@ -437,6 +447,9 @@ func (n *node) apply(out output) {
 	}
 	n.engine.shut(&gone)
 	n.tellGone(gone)
+	if published {
+		n.tellGone(n.backsNoMore())
+	}
 	n.held = n.sendReady(append(n.held, out.sends...))
 	n.told = append(n.told, out.tells...)
 	n.tellReady()
@@ -638,6 +651,24 @@ func (n *node) tellGone(gone SlotSet) {
 	if !gone.Empty() {
 		n.tidy(&gone, func(slot Slot, _ *slotCell) { n.engine.watches.tellSlot(slot, true) }, func() {})
 	}
+}
+
+// backsNoMore are the slots that the shard of this node, a replica, had and has no
+// more. Those that it leads now are not among them.
+func (n *node) backsNoMore() SlotSet {
+	self := n.core.self
+	var now SlotSet
+	member := self.State != forgotten
+	follows := member && n.core.table.primary(self.Shard) != self.ID
+	if follows || member && !n.backed.Empty() {
+		now = n.core.table.slotsOf(self.Shard)
+	}
+	gone := n.backed
+	gone.Subtract(&now)
+	if n.backed = (SlotSet{}); follows {
+		n.backed = now
+	}
+	return gone
 }
 
 // holdLimit is how long requests wait for slots on hold: a quarter of a
@@ -1053,6 +1084,7 @@ type Status struct {
 	Problems []string
 
 	Replication Replication // of this node's shard
+	Policy      Policy      // what this node does by itself
 
 	// Messages of the bus since this node started, by kind ("HEARTBEAT", "VOTE",
 	// ..., "PUBLISH"); those that are zero are left out.
@@ -1071,6 +1103,7 @@ func (n *node) Status() Status {
 	s.Sent, s.Received = n.counts()
 	s.Dropped = n.pubSub.dropped.Load()
 	s.Problems = slices.Clone(v.trouble)
+	s.Policy = v.policy
 	if n.engine.closed.Load() {
 		s.OK, s.Reason, s.Ready, s.Unready = false, closedReason, false, closedReason
 	}

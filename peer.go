@@ -93,6 +93,7 @@ type peerEntry struct {
 	Host       string // nodes of one label fail together
 	Shard      ShardID
 	Store      uint64 // incarnation of its store
+	NoFailover bool   // it does not stand by itself while it is a replica
 }
 
 // newerState reports whether e says something newer about membership than o.
@@ -120,7 +121,7 @@ func (e *peerEntry) newerFacts(o *peerEntry) bool {
 
 func (e *peerEntry) takeFacts(o *peerEntry) {
 	e.Starts, e.Facts = o.Starts, o.Facts
-	e.Addr, e.ClientAddr, e.Host, e.Shard, e.Store = o.Addr, o.ClientAddr, o.Host, o.Shard, o.Store
+	e.Addr, e.ClientAddr, e.Host, e.Shard, e.Store, e.NoFailover = o.Addr, o.ClientAddr, o.Host, o.Shard, o.Store, o.NoFailover
 }
 
 // hash is the entry's part in the digest of the membership.

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// pubSub carries messages to all nodes. A message is sent once, to the members
+// pubSub carries messages to all nodes, or to those of a shard. A message is sent once, to the members
 // that this node knows, and is not acknowledged: one that is down or slow misses
 // it, as in Redis. What a node publishes arrives in the order in which it was
 // published.
@@ -22,6 +22,7 @@ type pubSub struct {
 	mu        sync.Mutex
 	closed    bool                     // guarded by mu
 	listeners map[*listener]struct{}   // guarded by mu, replaced at each change
+	sharded   map[*listener]struct{}   // guarded by mu, replaced at each change
 	out       map[NodeID]*messageQueue // guarded by mu
 }
 
@@ -45,7 +46,7 @@ const (
 )
 
 func (p *pubSub) init(n *node) {
-	p.n, p.listeners, p.out = n, map[*listener]struct{}{}, map[NodeID]*messageQueue{}
+	p.n, p.listeners, p.sharded, p.out = n, map[*listener]struct{}{}, map[*listener]struct{}{}, map[NodeID]*messageQueue{}
 }
 
 // Subscribe implements Node.
@@ -53,21 +54,50 @@ func (n *node) Subscribe(f func(channel string, payload []byte) int) (stop func(
 	if f == nil {
 		panic("slotmesh: Node.Subscribe: nil function, expected one to call for each message")
 	}
-	p := &n.pubSub
-	l := &listener{f}
-	p.change(func(all map[*listener]struct{}) { all[l] = struct{}{} })
-	return func() { p.change(func(all map[*listener]struct{}) { delete(all, l) }) }
+	return n.pubSub.listen(&n.pubSub.listeners, f)
 }
 
-func (p *pubSub) change(f func(map[*listener]struct{})) {
+// SubscribeSharded implements Node.
+func (n *node) SubscribeSharded(f func(channel string, payload []byte) int) (stop func()) {
+	if f == nil {
+		panic("slotmesh: Node.SubscribeSharded: nil function, expected one to call for each message")
+	}
+	return n.pubSub.listen(&n.pubSub.sharded, f)
+}
+
+func (p *pubSub) listen(among *map[*listener]struct{}, f func(channel string, payload []byte) int) (stop func()) {
+	l := &listener{f}
+	p.change(among, func(all map[*listener]struct{}) { all[l] = struct{}{} })
+	return func() { p.change(among, func(all map[*listener]struct{}) { delete(all, l) }) }
+}
+
+func (p *pubSub) change(among *map[*listener]struct{}, f func(map[*listener]struct{})) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.listeners = maps.Clone(p.listeners)
-	f(p.listeners)
+	*among = maps.Clone(*among)
+	f(*among)
 }
 
 // Publish implements Node.
 func (n *node) Publish(ctx context.Context, channel string, payload []byte) (int, error) {
+	return n.sendMessage(ctx, opPublish, channel, payload, n.engine.view.Load().nodes)
+}
+
+// PublishSharded implements Node.
+func (n *node) PublishSharded(ctx context.Context, channel string, payload []byte) (int, error) {
+	v := n.engine.view.Load()
+	shard := v.entry(KeySlot(channel)).shard
+	var members []NodeInfo
+	for _, m := range v.nodes {
+		if !shard.IsZero() && m.Shard == shard {
+			members = append(members, m)
+		}
+	}
+	return n.sendMessage(ctx, opPublishSharded, channel, payload, members)
+}
+
+// sendMessage hands a message to members, this node among them or not.
+func (n *node) sendMessage(ctx context.Context, op requestOp, channel string, payload []byte, members []NodeInfo) (receivers int, err error) {
 	switch {
 	case n.engine.closed.Load():
 		return 0, ErrClosed
@@ -78,21 +108,28 @@ func (n *node) Publish(ctx context.Context, channel string, payload []byte) (int
 	case len(payload) > n.cfg.MaxValue:
 		return 0, fmt.Errorf("%w: message of %d bytes, expected at most %d", ErrTooLarge, len(payload), n.cfg.MaxValue)
 	}
-	if who := n.who.Load(); who != nil { // nil: nobody is to hear of this start yet
-		q := &request{op: opPublish, cluster: clusterTag(who), args: [][]byte{[]byte(channel), payload}}
-		for _, to := range n.engine.view.Load().nodes {
-			if !to.Self {
-				n.pubSub.queue(to, q)
-			}
+	var q *request // nil: nobody is to hear of this start yet
+	if who := n.who.Load(); who != nil {
+		q = &request{op: op, cluster: clusterTag(who), args: [][]byte{[]byte(channel), payload}}
+	}
+	for _, to := range members {
+		switch {
+		case to.Self:
+			receivers = n.pubSub.deliver(op, channel, payload)
+		case q != nil:
+			n.pubSub.queue(to, q)
 		}
 	}
-	return n.pubSub.deliver(channel, payload), nil
+	return receivers, nil
 }
 
 // deliver hands a message to those who listen at this node.
-func (p *pubSub) deliver(channel string, payload []byte) (receivers int) {
+func (p *pubSub) deliver(op requestOp, channel string, payload []byte) (receivers int) {
 	p.mu.Lock()
 	all := p.listeners
+	if op == opPublishSharded {
+		all = p.sharded
+	}
 	p.mu.Unlock()
 	for l := range all {
 		receivers += l.f(channel, payload)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -151,4 +152,36 @@ func TestPublishRefusesWhatIsTooLarge(t *testing.T) {
 	n.Close()
 	_, err = n.Publish(t.Context(), "c", nil)
 	require.ErrorIs(t, err, ErrClosed)
+}
+
+// A message of a sharded channel reaches the members of the shard that has its slot,
+// whoever of them publishes it, and nobody else; and channels of the other kind that
+// have its name hear nothing of it.
+func TestShardedMessagesReachTheirShard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes, faults := formShardOn(t, 2, Config{})
+		apart := startNode(t, Config{Addr: "z:1", Transport: faults.Node("z"), Join: true, NodeTimeout: driverNT})
+		require.NoError(t, nodes[0].Admin().Meet(t.Context(), "z:1"))
+		until(t, 10*driverNT, "it joins", func() bool {
+			_, known := apart.Table().Owner(0)
+			return known && len(apart.Table().Nodes()) == 3
+		})
+		all := append(nodes, apart)
+		got := make([]atomic.Int64, 3)
+		for i, n := range all {
+			defer n.Subscribe(func(string, []byte) int { t.Error("of the other kind"); return 1 })()
+			defer n.SubscribeSharded(func(channel string, payload []byte) int {
+				require.Equal(t, "news hello", channel+" "+string(payload))
+				got[i].Add(1)
+				return 1
+			})()
+		}
+		for i, want := range []int{1, 1, 0} {
+			receivers, err := all[i].PublishSharded(t.Context(), "news", []byte("hello"))
+			require.NoError(t, err)
+			require.Equal(t, want, receivers, "at node %d", i)
+		}
+		synctest.Wait()
+		require.EqualValues(t, []int64{3, 3, 0}, []int64{got[0].Load(), got[1].Load(), got[2].Load()})
+	})
 }

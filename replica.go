@@ -367,7 +367,7 @@ func (s *state) leaveShard() {
 	s.unmarkAll(func(SlotMark) bool { return true })
 	s.dropFailover("this node is of another shard now")
 	s.stand, s.knownRecord, s.shardRecord, s.unnamed = nil, nil, nil, ""
-	s.holdsCopy = false
+	s.holdsCopy, s.fresh = false, never
 	s.followed.AddRange(SlotRange{0, NumSlots - 1})
 	s.promise = Epoch{}
 	s.primary = s.now
@@ -443,15 +443,11 @@ func (s *state) replicaTick() {
 		}
 	case s.followTheGone():
 	default:
-		if ok, _ := s.clusterState(); ok {
+		if ok, _ := s.clusterState(); ok && !s.cfg.policy.NoMigration {
 			s.migrateReplica(replicas)
 		}
 	}
 }
-
-// migrationBarrier is how many replicas a primary keeps when one of them goes to
-// another, as in Redis's cluster-migration-barrier.
-const migrationBarrier = 1
 
 // migrateReplica makes this node a replica of a primary that has none, if it is the
 // one to go: of those that share their primary with most others, the smallest.
@@ -463,7 +459,7 @@ func (s *state) migrateReplica(replicas map[ShardID][]*peer) {
 		}
 	}
 	mine := replicas[s.self.Shard]
-	if most <= migrationBarrier || len(mine) < most {
+	if most <= s.cfg.policy.barrier() || len(mine) < most {
 		return
 	}
 	for _, id := range sortedShards(replicas) {

@@ -410,8 +410,9 @@ func (r *replication) onceCommitted(m logMark, f func()) {
 	})
 }
 
-// shows reports whether this node, a replica, may show what it has of a slot.
-func (r *replication) shows(slot Slot) bool {
+// shows reports whether this node, a replica, may show what it has of a slot; stale:
+// however old that is.
+func (r *replication) shows(slot Slot, stale bool) bool {
 	if !r.follows.Load() {
 		return false
 	}
@@ -422,7 +423,8 @@ func (r *replication) shows(slot Slot) bool {
 		return false
 	}
 	v, at := r.n.engine.view.Load(), f.caught.Load()
-	return at != 0 && r.n.now()-time.Duration(at) <= r.n.cfg.ReplicaStaleness && v.heard &&
+	recent := v.heard && r.n.now()-time.Duration(at) <= r.n.cfg.ReplicaStaleness
+	return at != 0 && (recent || stale) &&
 		v.entry(slot).shard == f.shard && v.self.Shard == f.shard && r.n.kept.at(cellOwned, slot) == v.Move(slot)
 }
 

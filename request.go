@@ -45,10 +45,11 @@ const (
 	opHandOff // an operator: give slots to a node, with their data
 	opPublish // a message for who listens at a node; not answered
 	opWait    // how many members have the log up to a point, once they are enough, or after a while
+	opPublishSharded
 )
 
 var opNames = map[requestOp]string{opGet: "get", opSet: "set", opDelete: "delete", opExpire: "expire", opIncr: "incr",
-	opCompareAndSwap: "compare-and-swap", opDo: "do", opHandOff: "hand-off", opPublish: "publish", opWait: "wait"}
+	opCompareAndSwap: "compare-and-swap", opDo: "do", opHandOff: "hand-off", opPublish: "publish", opWait: "wait", opPublishSharded: "publish sharded"}
 
 func (o requestOp) String() string {
 	if n, ok := opNames[o]; ok {

@@ -24,6 +24,9 @@ type SlotTable interface {
 	Nodes() []NodeInfo
 	// Slots are the slots that a node serves as a primary.
 	Slots(node NodeID) SlotSet
+	// Backs reports whether this node is of the shard that has a slot: its primary, or
+	// a replica.
+	Backs(slot Slot) bool
 	// Covered reports whether every slot has an owner that has not failed.
 	Covered() bool
 	// All walks the ranges of slots with one owner, ascending. Slots without an
@@ -47,7 +50,9 @@ type NodeInfo struct {
 	Primary    NodeID // whom it follows as a replica; zero: it is a primary
 	Silent     bool   // this node has not heard it for a NodeTimeout (PFAIL)
 	Failed     bool   // a majority of the voters says so (FAIL)
+	Reports    int    // how many other voters have not heard it either, as far as this node knows
 	Leaving    bool
+	NoFailover bool // while it is a replica it does not stand by itself: Policy.NoFailover
 
 	// What this node sees of it at the moment: SlotTable.Nodes alone says so.
 	Connected    bool      // there is a control connection
@@ -87,6 +92,8 @@ type view struct {
 	unready string   // why not
 	trouble []string // what is wrong and keeps nothing from being served
 	stopped bool
+	out     bool             // this node has been forgotten
+	policy  Policy           // of this node
 	look    func([]NodeInfo) // fills in what the node sees of the others now; nil: nobody does
 }
 
@@ -107,6 +114,8 @@ func (s *state) publish() *view {
 	v.ready = v.unready == ""
 	v.stopped = !s.vote.stop.isZero()
 	v.trouble = s.problems()
+	v.policy = s.cfg.policy
+	v.out = s.self.State == forgotten
 	index := make(map[NodeID]int, len(s.peers.ordered))
 	for _, p := range s.peers.ordered {
 		if p.State == forgotten && p != s.self {
@@ -114,7 +123,7 @@ func (s *state) publish() *view {
 		}
 		index[p.ID] = len(v.nodes)
 		v.nodes = append(v.nodes, NodeInfo{ID: p.ID, Addr: p.Addr, ClientAddr: p.ClientAddr, Host: p.Host, Shard: p.Shard, Self: p == s.self, Epoch: s.table.shards[p.Shard].Number,
-			Voter: s.table.voters.has(p.ID), Silent: s.silentHere(p), Failed: s.failed(p), Leaving: p.State == leaving})
+			Voter: s.table.voters.has(p.ID), Silent: s.silentHere(p), Failed: s.failed(p), Reports: s.reports(p), Leaving: p.State == leaving, NoFailover: p.NoFailover})
 		if s.isReplica(p) {
 			v.nodes[len(v.nodes)-1].Primary = s.table.primary(p.Shard)
 		}
@@ -152,6 +161,12 @@ func (v *view) Owner(slot Slot) (NodeInfo, bool) {
 
 // Move implements SlotTable.
 func (v *view) Move(slot Slot) uint64 { return v.entry(slot).move }
+
+// Backs implements SlotTable.
+func (v *view) Backs(slot Slot) bool {
+	shard := v.entry(slot).shard
+	return !shard.IsZero() && v.self.Shard == shard && !v.out
+}
 
 // Covered implements SlotTable.
 func (v *view) Covered() bool { return v.covered }

@@ -203,6 +203,11 @@ type Request struct {
 	// writes that were acknowledged before may be missing, those of the last
 	// Config.ReplicaStaleness alone.
 	FromReplica bool
+	// Stale lets a request that is ReadOnly be answered by a node that cannot know
+	// whether it still has the newest: by a primary whose lease is over, as long as it
+	// has heard of no other, and, with FromReplica, by a replica however long ago it
+	// has heard its primary.
+	Stale bool
 	// AckReplicas is how many members besides the primary must have what the call
 	// writes before it returns; where fewer are in sync it is refused, with
 	// ErrNoReplicas, before it runs. 0 leaves it to Config.AckReplicas. That so many
@@ -216,6 +221,9 @@ type Request struct {
 	unwatched bool     // nobody waits for the reply: it need not be acknowledged by anybody
 	wrote     *logMark // is to be what the call has written; nil: nobody wants to know
 }
+
+// needsLease reports whether the answer may be given under a lease alone.
+func (r *Request) needsLease() bool { return !r.Stale || !r.ReadOnly }
 
 func (r *Request) name() string {
 	if r.Name == "" {
@@ -516,7 +524,7 @@ func (e *engine) runAt(ctx context.Context, slot Slot, tx *Tx, r *Request, f fun
 // try runs f if the slot is served now.
 func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, tx *Tx, r *Request, f func(*Tx) error, wait patience, o *owed) (done, ran bool, h *hold, err error) {
 	l := e.lease.Load()
-	if ok, _ := c.enter(); ok && !e.held(l) {
+	if ok, _ := c.enter(); ok && r.needsLease() && !e.held(l) {
 		return true, false, nil, e.notServedOr(leaseOver(slot), slot)
 	}
 	if !c.tryLock(r.ReadOnly) {
@@ -574,10 +582,10 @@ func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, tx *Tx, r *Req
 	for _, f := range tx.after {
 		f()
 	}
-	if !e.held(l) || c.turn.Load() != turn {
+	if r.needsLease() && !e.held(l) || c.turn.Load() != turn {
 		return true, ran, nil, leaseOver(slot) // an error, too, tells of what another node may have changed
 	}
-	if needs > 0 {
+	if needs > 0 && r.needsLease() {
 		*o = owed{cell: c, turn: turn, lease: l, mark: e.repl.seen(c), n: r.AckReplicas, slot: slot, ran: ran}
 	}
 	return true, ran || err == nil, nil, err
@@ -586,7 +594,7 @@ func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, tx *Tx, r *Req
 // tryReplica runs f on what this node, a replica, has of the slot, if that may be
 // shown.
 func (e *engine) tryReplica(ctx context.Context, c *slotCell, slot Slot, tx *Tx, r *Request, f func(*Tx) error, wait patience) (done bool, err error) {
-	if !e.repl.shows(slot) {
+	if !e.repl.shows(slot, r.Stale) {
 		return false, nil
 	}
 	if !c.tryLock(true) {
@@ -596,7 +604,7 @@ func (e *engine) tryReplica(ctx context.Context, c *slotCell, slot Slot, tx *Tx,
 	}
 	defer tx.end()
 	defer c.unlock(true)
-	if !e.repl.shows(slot) {
+	if !e.repl.shows(slot, r.Stale) {
 		return false, nil // everything is being copied anew
 	}
 	tx.begin(ctx, e, slot, r)

@@ -122,6 +122,7 @@ type coreConfig struct {
 	form        formNumbers // zero: by hand
 	alone       bool        // a new node takes every slot and forms at once
 	volatile    bool        // nothing is saved: saves complete at once
+	policy      Policy
 	random      func() uint64
 }
 
@@ -193,6 +194,7 @@ type state struct {
 	failing     *failover          // a failover to this node that an operator has asked for
 	logAt       logPosition        // where this node's log ends, as the driver last said
 	logHas      logProgress        // how far others are in it while this node leads, as the driver said before the last tick
+	fresh       time.Duration      // when this node, a replica, last had all that its primary had; never: not since it started
 	holdsCopy   bool               // the store holds all data of the shard, as of some moment
 	followed    SlotSet            // slots of which this node has followed its primary's log, and not led since
 	role        logRole
@@ -330,12 +332,13 @@ func (s *state) boot(now time.Duration) output {
 	s.changeFacts(func(e *peerEntry) {
 		e.Starts = s.starts
 		e.Addr, e.ClientAddr, e.Host = s.cfg.addr, s.cfg.clientAddr, s.cfg.host
-		e.Store = s.cfg.store
+		e.Store, e.NoFailover = s.cfg.store, s.cfg.policy.NoFailover
 	})
 	s.mark(cellKey{kind: cellNode})
 	s.vote.startedAt, s.vote.activeAt = s.now, never // the wait after a start covers both
 	s.votersAt, s.wantedAt, s.strangerAt = s.now, never, never
 	s.primary, s.graceAt, s.grace = s.now, s.now, s.cfg.nodeTimeout/2
+	s.fresh = never
 	s.stopWaits()
 	for _, p := range s.peers.ordered {
 		p.resetVolatile(s.now)
@@ -677,7 +680,7 @@ func (s *state) dispatch(p *peer, from *sender, m message) {
 func (s *state) sayWho() {
 	e := &s.self.peerEntry
 	who := sender{ID: s.id, Key: s.key, Cluster: s.cluster, Incarnation: s.cfg.incarnation,
-		Starts: e.Starts, Facts: e.Facts, Addr: e.Addr, ClientAddr: e.ClientAddr, Host: e.Host, Shard: e.Shard, Store: e.Store,
+		Starts: e.Starts, Facts: e.Facts, Addr: e.Addr, ClientAddr: e.ClientAddr, Host: e.Host, Shard: e.Shard, Store: e.Store, NoFailover: e.NoFailover,
 		Timeout: milliseconds(s.cfg.nodeTimeout)}
 	if s.who == nil || *s.who != who {
 		s.who = &who

@@ -3,6 +3,7 @@ package slotmesh
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -208,4 +209,50 @@ func BenchmarkWriteThatNobodyWatches(b *testing.B) {
 			}
 		})
 	}
+}
+
+// At a replica a watch tells of what comes from its primary, and of slots that leave
+// its shard; not of another primary.
+func TestWatchAtAReplica(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes, faults := formShardOn(t, 2, Config{})
+		apart := startNode(t, Config{Addr: "z:1", Transport: faults.Node("z"), Join: true, NodeTimeout: driverNT})
+		require.NoError(t, nodes[0].Admin().Meet(t.Context(), "z:1"))
+		until(t, 10*driverNT, "it joins", func() bool {
+			_, known := apart.Table().Owner(0)
+			return known && len(nodes[0].Table().Nodes()) == 3
+		})
+		var h heard
+		w := nodes[1].Watch(h.note)
+		defer w.Close()
+		w.Add("k", "{k}other")
+		tells := func(of string, what ...string) {
+			t.Helper()
+			var got []string
+			until(t, driverNT, of, func() bool {
+				got = append(got, h.take()...)
+				return len(got) >= len(what)
+			})
+			slices.Sort(got)
+			require.Equal(t, what, got, of)
+		}
+		require.NoError(t, nodes[0].Client().Set(t.Context(), "k", []byte("v")))
+		tells("of a write", "k")
+		require.NoError(t, nodes[0].Client().SetFor(t.Context(), "k", []byte("v"), driverNT/10))
+		tells("of a write with a time", "k")
+		tells("that its time is over", "k")
+		require.NoError(t, nodes[0].Client().Set(t.Context(), "{k}other", nil))
+		tells("of another key", "{k}other")
+		require.NoError(t, nodes[0].FlushSlot(t.Context(), KeySlot("k")))
+		tells("that the slot is empty", "k", "{k}other")
+
+		var set SlotSet
+		set.Add(KeySlot("k"))
+		require.NoError(t, nodes[0].Admin().MoveSlots(t.Context(), set, apart.ID()))
+		until(t, driverNT, "that the slot has gone", func() bool { return slices.Contains(h.take(), "k gone") })
+		require.NoError(t, nodes[1].Admin().Failover(t.Context(), FailoverPlain))
+		w.Add("x")
+		until(t, 2*driverNT, "it leads", func() bool { return nodes[1].Client().Set(t.Context(), "x", nil) == nil })
+		require.Equal(t, []string{"x"}, h.take())
+	})
 }

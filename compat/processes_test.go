@@ -250,7 +250,7 @@ func TestServerTakesConfigFromFileAndFlags(t *testing.T) {
 	bin := buildServer(t)
 	dir := t.TempDir()
 	file, logFile := filepath.Join(dir, "redis.conf"), filepath.Join(dir, "server log")
-	text := fmt.Sprintf("# comment\n\nrequirepass 'from the file'\nmaxclients 77\nhz 50\nactivedefrag no\nnosuch-directive 1\nlogfile \"%s/server l\\x6fg\"\n", dir)
+	text := fmt.Sprintf("# comment\n\nrequirepass 'from the file'\nmaxclients 77\nhz 50\nactivedefrag no\nslave-priority 7\nnosuch-directive 1\nlogfile \"%s/server l\\x6fg\"\n", dir)
 	require.NoError(t, os.WriteFile(file, []byte(text), 0o644))
 	p := &process{t: t, bin: bin, port: freePortPair(t), dir: dir}
 	p.startWith(logFile, file, "--maxclients", "88", "--cluster-enabled", "yes", "--loglevel", "verbose")
@@ -279,7 +279,7 @@ func TestServerTakesConfigFromFileAndFlags(t *testing.T) {
 	require.Regexp(t, `(?m)^\d+:M \d\d \w{3} \d{4} \d\d:\d\d:\d\d\.\d{3} \* Ready to accept connections$`, string(logged), "scripts wait for this line")
 
 	// CONFIG REWRITE keeps what is there, and the next start knows what was set.
-	for _, args := range [][]string{{"CONFIG", "SET", "hz", "99"}, {"CONFIG", "REWRITE"}} {
+	for _, args := range [][]string{{"CONFIG", "SET", "hz", "99", "replica-priority", "8"}, {"CONFIG", "REWRITE"}} {
 		r, err := l.do(args...)
 		require.NoError(t, err)
 		require.Equal(t, "OK", r.text, "%q", args)
@@ -287,7 +287,7 @@ func TestServerTakesConfigFromFileAndFlags(t *testing.T) {
 	require.NoError(t, p.stop())
 	rewritten, err := os.ReadFile(file)
 	require.NoError(t, err)
-	require.Equal(t, strings.Replace(text, "hz 50", "hz 99", 1), string(rewritten))
+	require.Equal(t, strings.NewReplacer("hz 50", "hz 99", "slave-priority 7", "replica-priority 8").Replace(text), string(rewritten))
 }
 
 // startWith starts the process with a first argument and flags, and waits for its

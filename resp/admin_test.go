@@ -105,6 +105,12 @@ func TestConfig(t *testing.T) {
 		{"CONFIG SET maxmemory 1gb HZ 12", "OK"},
 		{"CONFIG GET maxmemory hz", "[hz 12 maxmemory 1073741824]"},
 		{"CONFIG SET appendonly yes", "ERR CONFIG SET failed (possibly related to argument 'appendonly') - the keys of this server are in memory alone"},
+		{"CONFIG GET *-no-failover", "[cluster-replica-no-failover no cluster-slave-no-failover no]"},
+		{"CONFIG SET cluster-slave-no-failover maybe", "ERR CONFIG SET failed (possibly related to argument 'cluster-slave-no-failover') - argument must be 'yes' or 'no'"},
+		{"CONFIG SET cluster-slave-no-failover yes cluster-slave-no-failover no", "ERR CONFIG SET failed (possibly related to argument 'cluster-slave-no-failover') - duplicate parameter"},
+		{"CONFIG SET min-slaves-max-lag 11", "OK"}, // by its old name
+		{"CONFIG GET min-replicas-max-lag", "[min-replicas-max-lag 11]"},
+		{"CONFIG SET min-replicas-max-lag 10", "OK"},
 		{"CONFIG REWRITE", "OK"},
 		{"CONFIG SET hz 13", "OK"},
 		{"CONFIG REWRITE", "ERR Rewriting config file: disk full"},

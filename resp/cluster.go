@@ -23,7 +23,8 @@ const (
 )
 
 // mayServe refuses a request while a slot of the cluster, any slot, is not
-// served, where cluster-require-full-coverage wants it so.
+// served, where cluster-require-full-coverage wants it so; with
+// cluster-allow-reads-when-down only one that may write.
 func (s *Server) mayServe(r *slotmesh.Request) error {
 	if !s.settings.coverage.Load() || r.Asking {
 		return nil
@@ -38,10 +39,15 @@ func (s *Server) mayServe(r *slotmesh.Request) error {
 			return errCrossSlot
 		}
 	}
-	if _, owned := table.Owner(slot); !owned {
+	switch _, owned := table.Owner(slot); {
+	case !owned:
 		return nil // the node says that this very slot is not served
+	case !s.settings.downReads.Load():
+		return errClusterDown
+	case r.ReadOnly:
+		return nil
 	}
-	return errClusterDown
+	return errClusterDownWrite
 }
 
 // busOffset is how far the port of the bus lies above that of the clients, where
@@ -96,7 +102,7 @@ func clusterHelp(c *Conn, args [][]byte) error {
 		"ADDSLOTS <slot> [<slot> ...]", "    Give slots that nobody has to this node.",
 		"ADDSLOTSRANGE <first> <last> [<first> <last> ...]", "    The same for ranges.",
 		"BUMPEPOCH", "    Raise the epoch of this node, unless it is the highest.",
-		"COUNT-FAILURE-REPORTS <node-id>", "    How many voters do not hear a node.",
+		"COUNT-FAILURE-REPORTS <node-id>", "    How many other voters do not hear a node.",
 		"COUNTKEYSINSLOT <slot>", "    How many keys of a slot are here.",
 		"DELSLOTS <slot> [<slot> ...]", "    Take slots away from whoever has them.",
 		"DELSLOTSRANGE <first> <last> [<first> <last> ...]", "    The same for ranges.",
@@ -271,6 +277,9 @@ func (m *member) flags() string {
 	}
 	if m.port == 0 {
 		f = append(f, "noaddr")
+	}
+	if m.NoFailover {
+		f = append(f, "nofailover")
 	}
 	return strings.Join(f, ",")
 }
@@ -481,21 +490,14 @@ func (c *Conn) member(arg []byte) (*member, error) {
 	return nil, Error(fmt.Sprintf("ERR Unknown node %s", cText(arg)))
 }
 
-// clusterFailureReports says what this node knows of the voters' view: a majority
-// where the node has failed, itself where it is silent.
+// clusterFailureReports says how many voters do not hear a node: as in Redis, which
+// counts the other primaries, this node is not counted.
 func clusterFailureReports(c *Conn, args [][]byte) error {
 	m, err := c.member(args[2])
 	if err != nil {
 		return err
 	}
-	reports := 0
-	switch {
-	case m.Failed:
-		reports = len(c.server.node.Status().Voters)/2 + 1
-	case m.Silent && !m.Self:
-		reports = 1
-	}
-	c.reply.Int(int64(reports))
+	c.reply.Int(int64(m.Reports))
 	return nil
 }
 

@@ -77,7 +77,8 @@ type Command struct {
 
 	parent   *Command
 	stats    *commandStats
-	compiles bool // its first argument is the text of a script
+	scripted bool // its first argument names a script
+	compiles bool // by its text
 }
 
 // commandStats count for INFO.

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+
+	"github.com/slotmesh/slotmesh"
 )
 
 // Settings are what CONFIG shows and takes. Few have an effect here: the others
@@ -31,10 +33,11 @@ const (
 type settingEffect uint8
 
 const (
-	settingShown settingEffect = iota // it is kept and shown
-	settingLive                       // it holds from now on
-	settingNext                       // it holds from the next start on, if CONFIG REWRITE has saved it
-	settingFixed                      // it is refused
+	settingShown  settingEffect = iota // it is kept and shown
+	settingLive                        // it holds from now on
+	settingPolicy                      // it is part of the node's policy, from now on
+	settingNext                        // it holds from the next start on, if CONFIG REWRITE has saved it
+	settingFixed                       // it is refused
 )
 
 // setting is a row of the table.
@@ -85,17 +88,17 @@ func settingsTable() []setting {
 		text("cluster-announce-hostname", "", settingFixed),
 		text("cluster-announce-ip", "", settingFixed),
 		number("cluster-announce-port", "0", 0, 65535, settingFixed),
-		yesNo("cluster-allow-reads-when-down", "no", settingShown),
-		yesNo("cluster-allow-replica-migration", "yes", settingShown),
+		yesNo("cluster-allow-reads-when-down", "no", settingLive),
+		yesNo("cluster-allow-replica-migration", "yes", settingPolicy),
 		text("cluster-config-file", "nodes.conf", settingFixed),
 		yesNo("cluster-enabled", "no", settingFixed),
-		number("cluster-migration-barrier", "1", 0, math.MaxInt32, settingShown),
+		number("cluster-migration-barrier", "1", 0, math.MaxInt32, settingPolicy),
 		number("cluster-node-timeout", "15000", 0, most, settingNext),
 		number("cluster-port", "0", 0, 65535, settingFixed),
 		word("cluster-preferred-endpoint-type", "ip", "ip", "hostname", "unknown-endpoint"),
-		yesNo("cluster-replica-no-failover", "no", settingShown),
-		number("cluster-replica-validity-factor", "10", 0, math.MaxInt32, settingShown),
-		yesNo("cluster-require-full-coverage", "yes", settingLive),
+		yesNo("cluster-replica-no-failover", "no", settingPolicy),
+		number("cluster-replica-validity-factor", "10", 0, math.MaxInt32, settingPolicy),
+		yesNo("cluster-require-full-coverage", "yes", settingPolicy),
 		yesNo("daemonize", "no", settingFixed),
 		number("databases", "1", 1, math.MaxInt32, settingFixed),
 		text("dbfilename", "dump.rdb", settingFixed),
@@ -146,6 +149,24 @@ func settingsTable() []setting {
 	}
 }
 
+// oldSettings are what redis.conf called its settings before, and still takes.
+func oldSettings() map[string]string {
+	return map[string]string{
+		"cluster-slave-no-failover": "cluster-replica-no-failover", "cluster-slave-validity-factor": "cluster-replica-validity-factor",
+		"min-slaves-max-lag": "min-replicas-max-lag", "min-slaves-to-write": "min-replicas-to-write", "repl-ping-slave-period": "repl-ping-replica-period",
+		"slave-priority": "replica-priority", "slave-read-only": "replica-read-only", "slave-serve-stale-data": "replica-serve-stale-data", "slaveof": "replicaof",
+	}
+}
+
+// SettingName is what a setting is called now, where redis.conf has an older name for
+// it; other names are as they are.
+func SettingName(name string) string {
+	if now, old := oldSettings()[name]; old {
+		return now
+	}
+	return name
+}
+
 // settings are those of a server.
 type settings struct {
 	mu     sync.Mutex
@@ -159,6 +180,7 @@ type settings struct {
 	minReplicas atomic.Int64 // members that must have a write before it is acknowledged
 	password    atomic.Pointer[string]
 	coverage    atomic.Bool // nothing is served while a slot is not
+	downReads   atomic.Bool // but for what only reads
 }
 
 // init fills in what the application says.
@@ -183,14 +205,18 @@ func (s *settings) init(cfg *Config) {
 	for name, value := range cfg.Settings {
 		put(name, value)
 	}
+	for name, value := range policySettings(cfg.Node.Status().Policy) {
+		put(name, value)
+	}
 	for _, row := range s.byName {
 		row.begin = row.value
 		s.apply(row)
 	}
 }
 
-// CheckSetting reports whether CONFIG knows a setting, and what is wrong with the
-// value. The value returned is as it is kept: "1mb" is "1048576".
+// CheckSetting reports whether CONFIG knows a setting, by the name that it has now,
+// and what is wrong with the value. The value returned is as it is kept: "1mb" is
+// "1048576".
 func CheckSetting(name, value string) (kept string, known bool, err error) {
 	for _, row := range settingsTable() {
 		if row.name == name {
@@ -227,6 +253,8 @@ func (s *settings) apply(row *setting) {
 		s.password.Store(&password)
 	case "cluster-require-full-coverage":
 		s.coverage.Store(row.value == "yes")
+	case "cluster-allow-reads-when-down":
+		s.downReads.Store(row.value == "yes")
 	}
 }
 
@@ -317,6 +345,11 @@ func configGet(c *Conn, args [][]byte) error {
 				found[name] = row.value
 			}
 		}
+		for old, name := range oldSettings() {
+			if globMatch(pattern, old) {
+				found[old] = s.byName[name].value
+			}
+		}
 	}
 	s.mu.Unlock()
 	c.reply.Map(len(found))
@@ -344,10 +377,10 @@ func configSet(c *Conn, args [][]byte) error {
 	s := &c.server.settings
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	values := map[string]string{}
+	values, given := map[string]string{}, map[string]bool{}
 	for i := 2; i < len(args); i += 2 {
 		name := strings.ToLower(string(args[i]))
-		row := s.byName[name]
+		row := s.byName[SettingName(name)]
 		if row == nil {
 			return Error(fmt.Sprintf("ERR Unknown option or number of arguments for CONFIG SET - '%s'", cText(args[i])))
 		}
@@ -355,9 +388,8 @@ func configSet(c *Conn, args [][]byte) error {
 			return Error(fmt.Sprintf("ERR CONFIG SET failed (possibly related to argument '%s') - %s", name, why))
 		}
 		value, err := row.parse(string(args[i+1]))
-		_, twice := values[name]
 		switch {
-		case twice:
+		case given[name]:
 			return failed("duplicate parameter")
 		case row.effect == settingFixed:
 			return failed("can't set immutable config")
@@ -366,12 +398,72 @@ func configSet(c *Conn, args [][]byte) error {
 		case name == "appendonly" && value == "yes":
 			return failed("the keys of this server are in memory alone")
 		}
-		values[name] = value
+		given[name], values[row.name] = true, value
+	}
+	if err := c.setPolicy(values); err != nil {
+		return err
 	}
 	for _, name := range sortedNames(values) {
 		c.server.set(s.byName[name], values[name])
 	}
 	return c.ok(nil)
+}
+
+// policySettings are the settings that show a node's policy.
+func policySettings(p slotmesh.Policy) map[string]string {
+	return map[string]string{
+		"cluster-require-full-coverage":   yesText(!p.Partial),
+		"cluster-replica-no-failover":     yesText(p.NoFailover),
+		"cluster-replica-validity-factor": strconv.Itoa(p.DataAge),
+		"cluster-allow-replica-migration": yesText(!p.NoMigration),
+		"cluster-migration-barrier":       strconv.Itoa(max(p.MigrationBarrier, 1)),
+	}
+}
+
+// Policy is the policy of a node whose redis.conf has these settings, as CheckSetting
+// keeps them; what they do not name is as redis-server begins with it.
+func Policy(settings map[string]string) slotmesh.Policy {
+	table := settingsTable()
+	return policyOf(func(name string) string {
+		if value, ok := settings[name]; ok {
+			return value
+		}
+		return table[slices.IndexFunc(table, func(row setting) bool { return row.name == name })].value
+	})
+}
+
+// policyOf is the policy that settings make, by their names.
+func policyOf(value func(name string) string) slotmesh.Policy {
+	number := func(name string) int {
+		n, _ := strconv.Atoi(value(name))
+		return n
+	}
+	return slotmesh.Policy{
+		Partial:          value("cluster-require-full-coverage") == "no",
+		NoFailover:       value("cluster-replica-no-failover") == "yes",
+		DataAge:          number("cluster-replica-validity-factor"),
+		NoMigration:      value("cluster-allow-replica-migration") == "no",
+		MigrationBarrier: number("cluster-migration-barrier"),
+	}
+}
+
+// setPolicy gives the node the policy that it has once values are set, under the
+// lock of the settings. Where it fails nothing is set.
+func (c *Conn) setPolicy(values map[string]string) error {
+	s := &c.server.settings
+	changed := false
+	for name := range values {
+		changed = changed || s.byName[name].effect == settingPolicy
+	}
+	if !changed {
+		return nil
+	}
+	return c.server.node.Admin().SetPolicy(c.ctx, policyOf(func(name string) string {
+		if value, set := values[name]; set {
+			return value
+		}
+		return s.byName[name].value
+	}))
 }
 
 // set changes a setting, under the lock of the settings, and says what comes of

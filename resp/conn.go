@@ -431,14 +431,15 @@ func (c *Conn) execute(command *Command, args [][]byte, asking bool) (*waitFor, 
 	for _, i := range c.keyAt {
 		r.Keys = append(r.Keys, view(args[i]))
 	}
-	r.Name, r.ReadOnly, r.Asking = command.Name, !command.writes(), asking || command.has(Asking)
-	r.FromReplica, r.AckReplicas = c.readOnly, c.server.ackReplicas(r.ReadOnly)
+	runs := c.compile(command, args)
+	r.Name, r.ReadOnly, r.Asking = command.Name, !command.mayWrite(runs), asking || command.has(Asking)
+	r.AckReplicas = c.server.ackReplicas(r.ReadOnly)
 	if err := c.beforeSlot(r); err != nil {
 		return nil, err
 	}
-	c.call = Call{Args: args, Reply: &c.reply, command: command, conn: c, compiled: c.compile(command, args)}
+	c.call = Call{Args: args, Reply: &c.reply, command: command, conn: c, compiled: runs}
 	began := c.reply.size()
-	r.Later, r.FromReplica = !c.inExec, c.readOnly
+	r.Later, r.FromReplica, r.Stale = !c.inExec, c.readOnly, c.server.settings.downReads.Load()
 	if err = c.session.Execute(c.ctx, r, c.run); err != nil {
 		c.reply.truncate(began)
 	}

@@ -102,7 +102,7 @@ func watch(c *Conn, args [][]byte) error {
 	if c.tx.open {
 		return Error("ERR WATCH inside MULTI is not allowed")
 	}
-	r := slotmesh.Request{Name: "watch", ReadOnly: true, Asking: c.wasAsking, FromReplica: c.readOnly}
+	r := slotmesh.Request{Name: "watch", ReadOnly: true, Asking: c.wasAsking, FromReplica: c.readOnly, Stale: c.server.settings.downReads.Load()}
 	for _, a := range args[1:] {
 		r.Keys = append(r.Keys, string(a))
 	}
@@ -170,7 +170,8 @@ func (c *Conn) enqueue(command *Command, args [][]byte) (err error) {
 
 // probe asks whether the keys of a command are served here.
 func (c *Conn) probe(command *Command, args [][]byte) error {
-	r := slotmesh.Request{Name: command.Name, ReadOnly: true, Asking: c.tx.asking || command.has(Asking), FromReplica: c.readOnly && !command.writes()}
+	reads := !command.mayWrite(c.glimpse(command, args))
+	r := slotmesh.Request{Name: command.Name, ReadOnly: reads, Asking: c.tx.asking || command.has(Asking), FromReplica: c.readOnly && reads}
 	for _, i := range c.keyAt {
 		r.Keys = append(r.Keys, string(args[i]))
 	}
@@ -180,6 +181,8 @@ func (c *Conn) probe(command *Command, args [][]byte) error {
 	if err := c.server.mayServe(&r); err != nil {
 		return err
 	}
+	r.Stale = reads && c.server.settings.downReads.Load()
+	r.ReadOnly = true // of the probe itself
 	return c.session.Execute(c.ctx, &r, func(*slotmesh.Tx) error { return nil })
 }
 
@@ -286,7 +289,7 @@ const errDirty Error = "ERR a watched key has changed"
 
 // execKeyed runs the commands with keys of a part of the queue, all or none.
 func (c *Conn) execKeyed(t *transaction, part []queued, replies [][]byte) error {
-	r := slotmesh.Request{Name: "exec", ReadOnly: true, Asking: t.asking, FromReplica: c.readOnly}
+	r := slotmesh.Request{Name: "exec", ReadOnly: true, Asking: t.asking, FromReplica: c.readOnly, Stale: c.server.settings.downReads.Load()}
 	for i := range part {
 		q := &part[i]
 		if !q.keyed {
@@ -300,7 +303,7 @@ func (c *Conn) execKeyed(t *transaction, part []queued, replies [][]byte) error 
 		for _, i := range at {
 			r.Keys = append(r.Keys, view(q.args[i]))
 		}
-		r.ReadOnly = r.ReadOnly && !q.command.writes()
+		r.ReadOnly = r.ReadOnly && !q.command.mayWrite(q.script)
 	}
 	if len(r.Keys) == 0 {
 		return nil

@@ -1,6 +1,7 @@
 package resp
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 
@@ -8,12 +9,13 @@ import (
 )
 
 // pubSub is who listens to which channels at this server. Plain channels reach
-// the whole cluster. A sharded channel belongs to the slot of its name: whoever
-// listens to one is told when the slot goes.
+// the whole cluster. A sharded channel belongs to the slot of its name, and reaches
+// the shard that has it: one may listen at its replicas, too. Whoever listens to one
+// is told when the slot goes.
 type pubSub struct {
 	node  slotmesh.Node
 	watch *slotmesh.Watch // of the sharded channels
-	stop  func()
+	stops [2]func()
 
 	mu       sync.Mutex
 	channels topics
@@ -53,11 +55,13 @@ func (p *pubSub) init(node slotmesh.Node) {
 	p.node = node
 	p.channels, p.patterns, p.sharded = topics{}, topics{}, topics{}
 	p.watch = node.Watch(p.keyEvent)
-	p.stop = node.Subscribe(p.deliver)
+	p.stops = [2]func(){node.Subscribe(p.deliver), node.SubscribeSharded(p.deliverSharded)}
 }
 
 func (p *pubSub) close() {
-	p.stop()
+	for _, stop := range p.stops {
+		stop()
+	}
 	p.watch.Close()
 }
 
@@ -95,11 +99,12 @@ func (p *pubSub) deliverSharded(channel string, payload []byte) int {
 	return len(p.sharded[channel])
 }
 
-// keyEvent ends the subscriptions to a sharded channel whose slot has gone. It
-// is called under the lock of the slot; of changes of keys that have the name of
-// a channel there is nothing to tell.
+// keyEvent ends the subscriptions to a sharded channel whose slot has gone to
+// another shard; where this one has another primary they go on. It is called under
+// the lock of the slot; of changes of keys that have the name of a channel there is
+// nothing to tell.
 func (p *pubSub) keyEvent(channel string, gone bool) {
-	if !gone {
+	if !gone || p.node.Table().Backs(slotmesh.KeySlot(channel)) {
 		return
 	}
 	p.mu.Lock()
@@ -288,8 +293,8 @@ func punsubscribe(c *Conn, args [][]byte) error {
 	return nil
 }
 
-// ssubscribe listens to channels of one slot, if this node serves it: decided
-// under the slot's lock, so that no channel is added to a slot that has gone.
+// ssubscribe listens to channels of one slot, if this node serves it or is a
+// replica of who does: decided under the slot's lock, so that no channel is added to a slot that has gone.
 func ssubscribe(c *Conn, args [][]byte) error {
 	c.startPushing()
 	p := &c.server.pubSub
@@ -325,10 +330,11 @@ func sunsubscribe(c *Conn, args [][]byte) error {
 	return nil
 }
 
-// atSlot runs f where the slot of channels is served, whether keys of their
-// names are there or not.
+// atSlot runs f where the slot of channels is served, or at a replica, whether keys
+// of their names are there or not: messages are not kept, so that it does not matter
+// how new anything is.
 func (c *Conn) atSlot(name string, channels [][]byte, f func()) error {
-	r := slotmesh.Request{Name: name, ReadOnly: true, Asking: c.wasAsking, Anyway: true}
+	r := slotmesh.Request{Name: name, ReadOnly: true, Asking: c.wasAsking, Anyway: true, FromReplica: true, Stale: true}
 	for _, a := range channels {
 		r.Keys = append(r.Keys, string(a))
 	}
@@ -347,10 +353,15 @@ func publish(c *Conn, args [][]byte) error {
 	return nil
 }
 
-func spublish(c *Conn, args [][]byte) error {
-	return c.atSlot("spublish", args[1:2], func() {
-		c.reply.Int(int64(c.server.pubSub.deliverSharded(string(args[1]), append([]byte(nil), args[2]...))))
+func spublish(c *Conn, args [][]byte) (err error) {
+	var n int
+	failed := c.atSlot("spublish", args[1:2], func() {
+		n, err = c.server.node.PublishSharded(c.ctx, string(args[1]), append([]byte(nil), args[2]...))
 	})
+	if err = errors.Join(failed, err); err == nil {
+		c.reply.Int(int64(n))
+	}
+	return err
 }
 
 func pubSubChannels(c *Conn, args [][]byte) error {

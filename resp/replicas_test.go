@@ -3,6 +3,7 @@ package resp
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -330,5 +331,250 @@ func TestWritesWithTooFewReplicas(t *testing.T) {
 			{"GET k", "v"},
 		}...)
 		require.Equal(t, "1", c.field("min_slaves_good_slaves"))
+	})
+}
+
+// One may listen to a sharded channel at any member of its shard, and publish at any:
+// messages reach all of them. A failover does not end that; that the slot leaves the
+// shard does, and is told at each.
+func TestShardedChannelsOfAShard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := replicated(t, 2, slotmesh.Config{})
+		r, p := f.pair()
+		elsewhere := f.otherPrimary(p)
+		key, other := f.key(p), f.key(elsewhere)
+		at := []*testClient{f.dial(p), f.dial(r)}
+		at[0].check([][2]string{{"SET " + key + " v", "OK"}, {"WAIT 1 0", "1"}}...)
+		for _, c := range at {
+			c.do("HELLO 3")
+			require.Equal(t, ">[ssubscribe "+key+" 1]", c.do("SSUBSCRIBE "+key))
+			require.Equal(t, f.moved(other, elsewhere), c.do("SSUBSCRIBE "+other))
+		}
+		heard := func(text string) {
+			t.Helper()
+			for i, c := range at {
+				require.Equal(t, ">[smessage "+key+" "+text+"]", c.read(), "at %d", i)
+			}
+		}
+		require.Equal(t, "1", f.dial(p).do("SPUBLISH "+key+" one"))
+		heard("one")
+		require.Equal(t, "1", f.dial(r).do("SPUBLISH "+key+" two"))
+		heard("two")
+		require.Equal(t, f.moved(key, p), f.dial(elsewhere).do("SPUBLISH "+key+" lost"))
+
+		require.Equal(t, "OK", f.dial(r).do("CLUSTER FAILOVER"))
+		f.within(2*frontNT, "it leads", func() bool { return f.dial(r).do("SET "+key+" v") == "OK" })
+		f.within(2*frontNT, "the other follows", func() bool { return f.dial(p).field("master_link_status") == "up" })
+		require.Equal(t, "1", f.dial(r).do("SPUBLISH "+key+" three"))
+		heard("three")
+
+		f.move(elsewhere, key)
+		for i, c := range at {
+			require.Equal(t, ">[sunsubscribe "+key+" 0]", c.read(), "at %d", i)
+			require.Equal(t, "PONG", c.do("PING"))
+		}
+		require.Equal(t, "0", f.dial(elsewhere).do("SPUBLISH "+key+" four"))
+	})
+}
+
+// Who caches what a replica has shown, or watches it, hears of what the primary
+// writes.
+func TestChangesAreToldAtAReplica(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := replicated(t, 2, slotmesh.Config{})
+		r, p := f.pair()
+		replica, primary := f.dial(r), f.dial(p)
+		keys := f.keys(p, 2)
+		key := keys[0]
+		primary.check([][2]string{{"SET " + key + " u", "OK"}, {"WAIT 1 0", "1"}}...)
+		replica.do("HELLO 3")
+		replica.check([][2]string{{"READONLY", "OK"}, {"CLIENT TRACKING ON", "OK"}, {"GET " + key, "u"}, {"WATCH " + key, "OK"}}...)
+		primary.check([][2]string{{"SET " + key + " v", "OK"}, {"WAIT 1 0", "1"}}...)
+		require.Equal(t, ">[invalidate ["+key+"]]", replica.read())
+		replica.check([][2]string{{"MULTI", "OK"}, {"GET " + key, "QUEUED"}, {"EXEC", "(nil)"}, {"GET " + key, "v"}}...)
+		primary.check([][2]string{{"PEXPIRE " + key + " 50", "1"}, {"WAIT 1 0", "1"}}...)
+		require.Equal(t, ">[invalidate ["+key+"]]", replica.read())
+		require.Equal(t, "v", replica.do("GET "+key))
+		time.Sleep(frontNT)
+		require.Equal(t, ">[invalidate ["+key+"]]", replica.read(), "its time was over")
+
+		// Of what was written while the replica was away, and of a slot that goes.
+		require.Equal(t, "(nil)", replica.do("GET "+key))
+		elsewhere := f.otherPrimary(p)
+		f.move(elsewhere, key)
+		require.Equal(t, ">[invalidate ["+key+"]]", replica.read())
+		require.Equal(t, f.moved(key, elsewhere), replica.do("GET "+key))
+	})
+}
+
+// Settings of redis.conf about what a node does by itself are its policy, and hold at
+// once; CLUSTER NODES shows at every node which replicas wait for an operator.
+func TestSettingsAreThePolicyOfTheNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := replicated(t, 2, slotmesh.Config{Policy: slotmesh.Policy{MigrationBarrier: 3}})
+		r, p := f.pair()
+		replica := f.dial(r)
+		replica.check([][2]string{
+			{"CONFIG GET cluster-migration-barrier", "[cluster-migration-barrier 3]"},
+			{"CONFIG GET cluster-replica-validity-factor", "[cluster-replica-validity-factor 0]"}, // as its application has it
+			{"CONFIG SET cluster-replica-no-failover yes cluster-replica-validity-factor x", "ERR CONFIG SET failed (possibly related to argument 'cluster-replica-validity-factor') - argument couldn't be parsed into an integer"},
+			{"CONFIG GET cluster-replica-no-failover", "[cluster-replica-no-failover no]"},
+			{"CONFIG SET cluster-replica-no-failover yes cluster-replica-validity-factor 7 cluster-allow-replica-migration no cluster-require-full-coverage no", "OK"},
+		}...)
+		require.Equal(t, slotmesh.Policy{NoFailover: true, DataAge: 7, NoMigration: true, MigrationBarrier: 3, Partial: true}, f.nodes[r].Status().Policy)
+		f.within(2*frontNT, "all see it", func() bool {
+			for _, c := range f.dialAll() {
+				if !strings.Contains(c.do("CLUSTER NODES"), "slave,nofailover ") {
+					return false
+				}
+			}
+			return true
+		})
+		key := f.key(p)
+		f.kill(p)
+		time.Sleep(6 * frontNT)
+		require.Equal(t, "slave", replica.field("role"))
+		require.Contains(t, replica.do("CLUSTER INFO"), "cluster_state:ok", "without full coverage")
+		require.Equal(t, "OK", replica.do("CONFIG SET cluster-replica-no-failover no"))
+		f.within(2*frontNT, "it leads", func() bool { return replica.do("SET "+key+" v") == "OK" })
+		require.NotContains(t, replica.do("CLUSTER NODES"), "nofailover")
+	})
+	require.Equal(t, slotmesh.Policy{DataAge: 10, MigrationBarrier: 1}, Policy(nil), "as redis-server begins")
+	require.Equal(t, slotmesh.Policy{NoFailover: true, NoMigration: true, MigrationBarrier: 2, Partial: true}, Policy(map[string]string{
+		"cluster-replica-no-failover": "yes", "cluster-replica-validity-factor": "0", "cluster-allow-replica-migration": "no",
+		"cluster-migration-barrier": "2", "cluster-require-full-coverage": "no", "port": "7000"}))
+}
+
+// With cluster-allow-reads-when-down what is here is read although nobody knows
+// whether it is the newest, and nothing is written.
+func TestReadsWhileTheClusterIsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := replicated(t, 2, slotmesh.Config{})
+		r, p := f.pair()
+		primary, replica := f.dial(p), f.dial(r)
+		key := f.key(p)
+		primary.check([][2]string{{"SET " + key + " v", "OK"}, {"WAIT 1 0", "1"}}...)
+		replica.check([2]string{"READONLY", "OK"}, [2]string{"GET " + key, "v"})
+		// Each of the two hears nobody any more.
+		for _, i := range []int{p, r} {
+			for other := range f.nodes {
+				if other != i {
+					f.faults.Cut(string(rune('a'+i)), string(rune('a'+other)))
+				}
+			}
+		}
+		down := func(c *testClient, command string) {
+			t.Helper()
+			f.within(3*frontNT, "it is down", func() bool { return strings.HasPrefix(c.do(command), "CLUSTERDOWN ") })
+		}
+		down(primary, "GET "+key)
+		down(replica, "GET "+key)
+		down(primary, "SET "+key+" x")
+		for _, c := range []*testClient{primary, replica} {
+			c.check([][2]string{{"CONFIG SET cluster-allow-reads-when-down yes", "OK"},
+				{"GET " + key, "v"},
+				{"MULTI", "OK"}, {"GET " + key, "QUEUED"}, {"EXEC", "[v]"},
+				{"EVAL_RO return(redis.call('GET',KEYS[1])) 1 " + key, "v"},
+				{"EVAL_RO return(redis.call('GET','" + key + "')) 0", "v"}}...)
+			require.Contains(t, c.do("SET "+key+" x"), "CLUSTERDOWN ")
+			require.Contains(t, c.do("CLUSTER INFO"), "cluster_state:fail")
+			c.check([][2]string{{"CONFIG SET cluster-allow-reads-when-down no", "OK"}}...)
+			require.Contains(t, c.do("GET "+key), "CLUSTERDOWN ")
+		}
+	})
+}
+
+// Where it is only that a slot is nobody's, the others are read, or served altogether.
+func TestReadsWhileASlotIsMissing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := threeFronts(t)
+		const p = 0
+		primary, key := f.dial(p), f.key(p)
+		primary.check([2]string{"SET " + key + " v", "OK"})
+		var set slotmesh.SlotSet
+		other := f.keys(p, 2)[1]
+		set.Add(slotmesh.KeySlot(other))
+		require.NoError(t, f.nodes[p].Admin().DelSlots(t.Context(), set))
+		primary.check([][2]string{
+			{"GET " + key, "CLUSTERDOWN The cluster is down"},
+			{"CONFIG SET cluster-allow-reads-when-down yes", "OK"},
+			{"GET " + key, "v"},
+			{"SET " + key + " w", "CLUSTERDOWN The cluster is down and only accepts read commands"},
+			{"GET " + other, "CLUSTERDOWN Hash slot not served"},
+			{"MULTI", "OK"}, {"SET " + key + " w", "CLUSTERDOWN The cluster is down and only accepts read commands"}, {"DISCARD", "OK"},
+			{"CONFIG SET cluster-require-full-coverage no", "OK"},
+			{"SET " + key + " w", "OK"},
+			{"GET " + other, "CLUSTERDOWN Hash slot not served"},
+		}...)
+		require.Contains(t, primary.do("CLUSTER INFO"), "cluster_state:ok")
+	})
+}
+
+// COUNT-FAILURE-REPORTS tells which other voters do not hear a node, as long as they
+// say so.
+func TestFailureReportsAreThoseOfTheOtherVoters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := replicated(t, 2, slotmesh.Config{})
+		r, _ := f.pair()
+		dead := f.id(r)
+		count := func(i int) string { return f.dial(i).do("CLUSTER COUNT-FAILURE-REPORTS " + dead) }
+		want := func(i int) string {
+			others := 0
+			for _, v := range f.nodes[i].Status().Voters {
+				if v != f.nodes[i].ID() && v != f.nodes[r].ID() {
+					others++
+				}
+			}
+			return fmt.Sprint(others)
+		}
+		all := func(ok func(i int) bool) func() bool {
+			return func() bool {
+				for i := range f.nodes {
+					if i != r && !ok(i) {
+						return false
+					}
+				}
+				return true
+			}
+		}
+		require.True(t, all(func(i int) bool { return count(i) == "0" })())
+		for i := range f.nodes {
+			if i != r {
+				f.faults.Cut(string(rune('a'+r)), string(rune('a'+i)))
+			}
+		}
+		f.within(3*frontNT, "all others report it", all(func(i int) bool { return want(i) != "0" && count(i) == want(i) }))
+		require.Equal(t, "ERR Unknown node x", f.dial(0).do("CLUSTER COUNT-FAILURE-REPORTS x"))
+		f.faults.Heal()
+		f.within(3*frontNT, "nobody does any more", all(func(i int) bool { return count(i) == "0" }))
+	})
+}
+
+// A replica that is reset, either way, is a node of its own without data, and its
+// primary goes on.
+func TestResetOfAReplica(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, how := range []string{"SOFT", "HARD"} {
+			f := replicated(t, 1, slotmesh.Config{})
+			r, p := f.pair()
+			replica, primary, reader := f.dial(r), f.dial(p), f.dial(r)
+			key := f.key(p)
+			primary.check([][2]string{{"SET " + key + " v", "OK"}, {"WAIT 1 0", "1"}}...)
+			reader.do("HELLO 3")
+			reader.check([][2]string{{"READONLY", "OK"}, {"CLIENT TRACKING ON", "OK"}, {"GET " + key, "v"}}...)
+			require.Equal(t, ">[ssubscribe "+key+" 1]", reader.do("SSUBSCRIBE "+key))
+			id := f.id(r)
+			require.Equal(t, "OK", replica.do("CLUSTER RESET "+how))
+			require.Equal(t, how == "SOFT", f.id(r) == id)
+			require.Equal(t, "master", replica.field("role"))
+			require.Equal(t, "0", replica.do("DBSIZE"))
+			require.Equal(t, 1, strings.Count(replica.do("CLUSTER NODES"), "\n"))
+			told := []string{reader.read(), reader.read()}
+			slices.Sort(told)
+			require.Equal(t, []string{">[invalidate [" + key + "]]", ">[sunsubscribe " + key + " 0]"}, told)
+			require.Equal(t, "CLUSTERDOWN Hash slot not served", reader.do("GET "+key))
+			primary.check([2]string{"GET " + key, "v"}, [2]string{"SET " + key + " w", "OK"})
+			f.within(5*frontNT, "it is forgotten", func() bool { return strings.Count(primary.do("CLUSTER NODES"), "\n") == 1 })
+		}
 	})
 }

@@ -55,10 +55,10 @@ func scriptCommands() []Command {
 	const eval = NoScript | Stale | SkipMonitor | MayReplicate | NoMandatoryKeys | MovableKeys
 	const readOnly = NoScript | Stale | SkipMonitor | ReadOnly | NoMandatoryKeys | MovableKeys
 	return []Command{
-		{Name: "eval", compiles: true, Arity: -3, Flags: eval, Run: evalAtSlot, Conn: evalAnywhere, Keys: scriptKeys, Group: "scripting", Since: "2.6.0", Summary: "Execute a Lua script server side", Complexity: "Depends on the script that is executed."},
-		{Name: "evalsha", Arity: -3, Flags: eval, Run: evalAtSlot, Conn: evalAnywhere, Keys: scriptKeys, Group: "scripting", Since: "2.6.0", Summary: "Execute a Lua script server side", Complexity: "Depends on the script that is executed."},
-		{Name: "eval_ro", compiles: true, Arity: -3, Flags: readOnly, Run: evalAtSlot, Conn: evalAnywhere, Keys: scriptKeys, Group: "scripting", Since: "7.0.0", Summary: "Execute a read-only Lua script server side", Complexity: "Depends on the script that is executed."},
-		{Name: "evalsha_ro", Arity: -3, Flags: readOnly, Run: evalAtSlot, Conn: evalAnywhere, Keys: scriptKeys, Group: "scripting", Since: "7.0.0", Summary: "Execute a read-only Lua script server side", Complexity: "Depends on the script that is executed."},
+		{Name: "eval", scripted: true, compiles: true, Arity: -3, Flags: eval, Run: evalAtSlot, Conn: evalAnywhere, Keys: scriptKeys, Group: "scripting", Since: "2.6.0", Summary: "Execute a Lua script server side", Complexity: "Depends on the script that is executed."},
+		{Name: "evalsha", scripted: true, Arity: -3, Flags: eval, Run: evalAtSlot, Conn: evalAnywhere, Keys: scriptKeys, Group: "scripting", Since: "2.6.0", Summary: "Execute a Lua script server side", Complexity: "Depends on the script that is executed."},
+		{Name: "eval_ro", scripted: true, compiles: true, Arity: -3, Flags: readOnly, Run: evalAtSlot, Conn: evalAnywhere, Keys: scriptKeys, Group: "scripting", Since: "7.0.0", Summary: "Execute a read-only Lua script server side", Complexity: "Depends on the script that is executed."},
+		{Name: "evalsha_ro", scripted: true, Arity: -3, Flags: readOnly, Run: evalAtSlot, Conn: evalAnywhere, Keys: scriptKeys, Group: "scripting", Since: "7.0.0", Summary: "Execute a read-only Lua script server side", Complexity: "Depends on the script that is executed."},
 		{Name: "script", Arity: -2, Group: "scripting", Since: "2.6.0", Summary: "A container for Lua scripts management commands", Complexity: "Depends on subcommand.", Sub: []Command{
 			{Name: "load", Arity: 3, Flags: NoScript | Stale, Conn: scriptLoad},
 			{Name: "exists", Arity: -3, Flags: NoScript, Conn: scriptExists},
@@ -192,39 +192,63 @@ func oneLine(s string) string {
 	return strings.NewReplacer("\n", " ", "\r", " ").Replace(s)
 }
 
-// compiled is a script, or why there is none.
+// compiled is the script of a call, or why there is none.
 type compiled struct {
-	script *script
-	err    error
+	script  *script
+	err     error
+	replica bool // it runs at a replica, for a client that reads there: what it writes is refused
 }
 
-// compile compiles the script of a call, before it takes the lock of its slot:
-// that may take long. What is wrong with it is said in its turn.
+// compile finds the script that a call names by its text or by its SHA-1, before
+// the call takes the lock of its slot: to compile one may take long. What is wrong
+// with it is said in its turn. nil: the command runs no script.
 func (c *Conn) compile(command *Command, args [][]byte) *compiled {
-	if !command.compiles {
+	if !command.scripted {
 		return nil
 	}
-	s, err := c.server.scripts.compile(args[1])
-	return &compiled{s, err}
+	out := &compiled{replica: c.readOnly && c.server.isReplica()}
+	if command.compiles {
+		out.script, out.err = c.server.scripts.compile(args[1])
+	} else if out.script = c.server.scripts.find(string(appendLower(nil, args[1]))); out.script == nil {
+		out.err = errNoScript
+	}
+	return out
 }
 
-// scriptOf is the script that a call names, by its text or by its SHA-1.
-func (c *Conn) scriptOf(command *Command, args [][]byte, early *compiled) (*script, error) {
-	if early != nil {
-		return early.script, early.err
+// glimpse is compile for a call that is only queued: the script is not kept, and of
+// one that is not there already its first line alone is read.
+func (c *Conn) glimpse(command *Command, args [][]byte) *compiled {
+	if !command.compiles {
+		return c.compile(command, args)
 	}
-	if command.compiles {
-		return c.server.scripts.compile(args[1])
+	out := &compiled{script: &script{}, replica: c.readOnly && c.server.isReplica()}
+	if line, _, found := strings.Cut(view(args[1]), "\n"); found && strings.HasPrefix(line, "#!") && out.script.shebang(line) != nil {
+		out.script = nil // whoever runs it hears what is wrong
 	}
-	if s := c.server.scripts.find(string(appendLower(nil, args[1]))); s != nil {
-		return s, nil
+	return out
+}
+
+// declares reports whether the script says itself whether it writes.
+func (c *compiled) declares() bool { return c != nil && c.script != nil && c.script.flagged }
+
+// mayWrite reports whether a call may write. A script says so in its first line;
+// one that says nothing may, but not for a client that reads at a replica: there it
+// runs, and what it writes is refused, as in Redis.
+func (c *Command) mayWrite(runs *compiled) bool {
+	switch {
+	case runs.declares():
+		return !runs.script.readOnly
+	case !c.writes():
+		return false
+	case runs == nil:
+		return true
 	}
-	return nil, errNoScript
+	return !runs.replica
 }
 
 // newRun reads the arguments of EVAL.
-func (c *Conn) newRun(command *Command, args [][]byte, early *compiled) (*scriptRun, error) {
-	if strings.HasPrefix(command.Name, "evalsha") && len(args[1]) != 2*sha1.Size {
+func (c *Conn) newRun(command *Command, args [][]byte, runs *compiled) (*scriptRun, error) {
+	if !command.compiles && len(args[1]) != 2*sha1.Size {
 		return nil, errNoScript // said before anything else
 	}
 	if err := checkScriptKeys(args); err != nil {
@@ -234,17 +258,16 @@ func (c *Conn) newRun(command *Command, args [][]byte, early *compiled) (*script
 	if err != nil {
 		return nil, err
 	}
-	s, err := c.scriptOf(command, args, early)
-	if err != nil {
-		return nil, err
-	}
+	s := runs.script
 	switch {
+	case runs.err != nil:
+		return nil, runs.err
 	case s.noCluster && !c.server.cfg.Standalone:
 		return nil, Error("ERR Can not run script on cluster, 'no-cluster' flag is set.")
 	case command.has(ReadOnly) && s.flagged && !s.readOnly:
 		return nil, Error("ERR Can not execute a script with write flag using *_ro command.")
 	}
-	r := &scriptRun{conn: c, script: s, readOnly: s.readOnly || command.has(ReadOnly)}
+	r := &scriptRun{conn: c, script: s, readOnly: s.readOnly || command.has(ReadOnly), replica: runs.replica}
 	for _, i := range at {
 		r.keys = append(r.keys, string(args[i]))
 	}
@@ -286,7 +309,14 @@ func evalAnywhere(c *Conn, args [][]byte) error {
 	if err != nil {
 		return err
 	}
-	r, err := c.newRun(command, args, nil)
+	runs := c.glimpse(command, args)
+	if runs.declares() && command.mayWrite(runs) && c.server.isReplica() {
+		return errReadOnly
+	}
+	if checkScriptKeys(args) == nil { // else it is not kept
+		runs = c.compile(command, args)
+	}
+	r, err := c.newRun(command, args, runs)
 	if err != nil {
 		return err
 	}
@@ -297,7 +327,7 @@ func evalAnywhere(c *Conn, args [][]byte) error {
 		return err
 	}
 	c.reply.truncate(began)
-	q := slotmesh.Request{Name: command.Name, Keys: []string{need.key}, ReadOnly: r.readOnly, Asking: c.wasAsking}
+	q := slotmesh.Request{Name: command.Name, Keys: []string{need.key}, ReadOnly: !command.mayWrite(runs), Asking: c.wasAsking, FromReplica: c.readOnly, Stale: c.server.settings.downReads.Load()}
 	if err := c.beforeSlot(&q); err != nil {
 		return err
 	}
@@ -332,7 +362,8 @@ type scriptRun struct {
 	script   *script
 	keys     []string
 	argv     []string
-	readOnly bool
+	readOnly bool // it says so, or it is a command for such scripts
+	replica  bool // of compiled
 	tx       *slotmesh.Tx
 	wants    string // key for which it needs a slot
 	stop     context.CancelFunc

@@ -79,7 +79,8 @@ func TestScriptsAreCompiledBeforeTheirSlotIsTaken(t *testing.T) {
 	early := c.compile(eval, [][]byte{[]byte("eval"), []byte(text), []byte("0")})
 	require.NoError(t, early.err)
 	require.NotNil(t, s.scripts.find(shaOf([]byte(text))))
-	require.Nil(t, c.compile(s.table.byName["evalsha"], nil))
+	require.Equal(t, early, c.compile(s.table.byName["evalsha"], [][]byte{[]byte("evalsha"), []byte(shaOf([]byte(text))), []byte("0")}))
+	require.Nil(t, c.compile(s.table.byName["get"], nil))
 	s.scripts.mu.Lock() // a run that compiles would wait
 	run := make(chan error, 1)
 	go func() {

@@ -169,3 +169,23 @@ func FuzzScriptLibraries(f *testing.F) {
 		}
 	})
 }
+
+// What is only queued is not kept: the script of a transaction that is discarded is
+// not there afterwards.
+func TestQueuedScriptIsNotKept(t *testing.T) {
+	c := dial(t, startServer(t))
+	sha := shaOf([]byte("return 77"))
+	c.check([2]string{"MULTI", "OK"})
+	require.Equal(t, "QUEUED", c.do("EVAL", "return 77", "1", "k"))
+	require.Equal(t, "QUEUED", c.do("EVAL", "#!lua flags=no-writes\nreturn 78", "1", "k"))
+	require.Equal(t, "QUEUED", c.do("EVAL", "#!lua flags=nosuch\nreturn 79", "1", "k"))
+	c.check([2]string{"DISCARD", "OK"}, [2]string{"EVALSHA " + sha + " 1 k", string(errNoScript)}, [2]string{"MULTI", "OK"})
+	require.Equal(t, "QUEUED", c.do("EVAL", "return 77", "1", "k"))
+	c.check([2]string{"EXEC", "[77]"}, [2]string{"SCRIPT FLUSH", "OK"})
+	for _, keys := range []string{"2", "-1", "x"} { // wrong: it has not run
+		require.Contains(t, c.do("EVAL", "return 77", keys, "k"), "ERR ")
+	}
+	c.check([2]string{"EVALSHA " + sha + " 1 k", string(errNoScript)})
+	require.Equal(t, "77", c.do("EVAL", "return 77", "1", "k"))
+	c.check([2]string{"PING", "PONG"}, [2]string{"EVALSHA " + sha + " 1 k", "77"})
+}

@@ -505,6 +505,8 @@ func (r *scriptRun) command(args [][]byte) ([]byte, error) {
 		return nil, Error("ERR This Redis command is not allowed from script")
 	case r.readOnly && command.Flags&(Write|MayReplicate) != 0:
 		return nil, Error("ERR Write commands are not allowed from read-only scripts.")
+	case r.replica && command.has(Write):
+		return nil, errReadOnly
 	case command.Name == "publish":
 		return r.publish(command, args)
 	case command.Run == nil:

@@ -205,18 +205,9 @@ func escape(b *strings.Builder, quote byte, text string) int {
 	return 0
 }
 
-// oldNames are what redis.conf called its directives before, and still takes.
-var oldNames = map[string]string{
-	"cluster-slave-no-failover": "cluster-replica-no-failover", "cluster-slave-validity-factor": "cluster-replica-validity-factor",
-	"min-slaves-max-lag": "min-replicas-max-lag", "min-slaves-to-write": "min-replicas-to-write", "repl-ping-slave-period": "repl-ping-replica-period",
-	"slave-priority": "replica-priority", "slave-read-only": "replica-read-only", "slave-serve-stale-data": "replica-serve-stale-data", "slaveof": "replicaof",
-}
-
 // take takes one directive.
 func (o *options) take(d *directive) (err error) {
-	if now, old := oldNames[d.name]; old {
-		d.name = now
-	}
+	d.name = resp.SettingName(d.name)
 	value := strings.Join(d.args, " ")
 	kept, known, err := resp.CheckSetting(d.name, value)
 	switch {

@@ -5,6 +5,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/slotmesh/slotmesh/resp"
 )
 
 // rewrite returns what CONFIG REWRITE does: nothing without a config file.
@@ -16,8 +18,8 @@ func (o *options) rewrite() func(map[string]string) error {
 }
 
 // rewriteFile puts settings into a config file: in the place of the last line
-// that says something else of one, or at the end. The file is replaced as a
-// whole.
+// that says something else of one, by whatever name, or at the end. The file is
+// replaced as a whole.
 func rewriteFile(file string, settings map[string]string) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -49,7 +51,7 @@ func rewriteFile(file string, settings map[string]string) error {
 
 func lastLine(lines []string, name string) int {
 	for i, line := range slices.Backward(lines) {
-		if words := strings.Fields(line); len(words) > 0 && strings.EqualFold(words[0], name) {
+		if words := strings.Fields(line); len(words) > 0 && resp.SettingName(strings.ToLower(words[0])) == name {
 			return i
 		}
 	}
