@@ -228,6 +228,8 @@ type simWorld struct {
 	freezeFor  time.Duration // that a freeze takes at least
 	ack        int           // AckReplicas of every node
 	volatile   bool          // stores are gone with their process
+	calls      *simCalls     // of clients, where they are recorded
+	wrong      simWrong      // what drivers do wrong, on purpose
 	tap        func(n *simNode, what any)
 	onSend     func(n *simNode, m message)
 }
