@@ -2,6 +2,7 @@ package slotmesh
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -55,9 +56,11 @@ func (c *simCalls) name(v *simWrite) string {
 type simWrong uint8
 
 const (
-	_          simWrong = iota
-	wrongEarly          // a write is acknowledged before the replicas have it
-	wrongLease          // requests are answered though the lease is over
+	_           simWrong = iota
+	wrongEarly           // a write is acknowledged before the replicas have it
+	wrongLease           // requests are answered though the lease is over
+	wrongResume          // a replica goes on at its offset, whatever its history
+	wrongEmpty           // a primary sends a copy of nothing
 )
 
 // strictLife is the life of two strict shards of three: crashes, pauses, partitions,
@@ -107,6 +110,24 @@ func TestSimulatedCallsAreLinearizable(t *testing.T) {
 	t.Logf("%d calls, reached %v", calls, reached)
 	for _, state := range []string{"failed over", "handed over", "full sync", "tail cut"} {
 		require.Positive(t, reached[state], state)
+	}
+}
+
+// What drivers do wrong with logs is found by the check of that name.
+func TestTheSimulatorFindsWhatIsDoneWrongWithLogs(t *testing.T) {
+	for wrong, rule := range map[simWrong]string{wrongEarly: "RP10", wrongResume: "RP3", wrongEmpty: "RP7"} {
+		t.Run(rule, func(t *testing.T) {
+			for seed := range uint64(40) {
+				w := strictLife(seed, wrong)
+				for _, f := range w.fails {
+					if strings.Contains(f, " "+rule+": ") {
+						t.Logf("seed %d: %s", seed, f)
+						return
+					}
+				}
+			}
+			t.Error("no seed shows it")
+		})
 	}
 }
 

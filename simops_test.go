@@ -17,6 +17,7 @@ type simWrite struct {
 	n    uint32
 	node int32
 	prev *simWrite
+	log  simEntryKey // where it was appended; of no epoch where there was no log
 }
 
 // simStore is the data of one node.

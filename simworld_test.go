@@ -165,6 +165,9 @@ type simNode struct {
 	alarmed              bool   // it has said that another node has its id
 	was                  simWas // after its last step
 	wasReset             bool   // it is of no deployment any more
+	led                  simLed // what it led after its last step
+	byConsent            Epoch  // for which it has stood because its primary had agreed
+	stoodFor             Epoch  // of its last stand
 	lastEpoch            uint64
 }
 
