@@ -3,6 +3,7 @@ module github.com/slotmesh/slotmesh
 go 1.26.0
 
 require (
+	github.com/anishathalye/porcupine v1.3.1
 	github.com/hashicorp/go-sockaddr v1.0.7
 	github.com/stretchr/testify v1.12.1
 	github.com/tidwall/btree v1.8.2

@@ -467,7 +467,7 @@ func (s *state) migrateReplica(replicas map[ShardID][]*peer) {
 			return // another shard's is smaller
 		}
 	}
-	if mine[0] != s.self {
+	if mine[0] != s.self || !s.mayGo(mine) {
 		return
 	}
 	for _, id := range s.table.order {
@@ -478,6 +478,19 @@ func (s *state) migrateReplica(replicas map[ShardID][]*peer) {
 		s.becomeReplica(id)
 		return
 	}
+}
+
+// mayGo reports whether enough of its shard's replicas hold every acknowledged write
+// when this one goes: its primary may be dead already, and one that has just come could
+// not take its place.
+func (s *state) mayGo(mine []*peer) bool {
+	kept := 0
+	for _, p := range mine {
+		if p != s.self && s.shardRecord != nil && s.shardRecord.electable(incarnate{p.ID, p.Store}) {
+			kept++
+		}
+	}
+	return kept >= migrationBarrier
 }
 
 // spare reports whether this node may back up a primary: it is of a deployment that

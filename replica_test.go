@@ -804,6 +804,16 @@ func (n *ruleNode) of() string { return strings.ToUpper(n.w.letter(n.core.table.
 
 // A primary that has lost its last replica gets one of those who have most of
 // them: of these the one of the smallest id.
+// inSyncOf is a record that names some of the nodes that this one knows.
+func inSyncOf(s *state, peers ...int) *record {
+	r := &record{Shard: s.self.Shard}
+	for _, i := range peers {
+		p := s.peers.ordered[i]
+		r.InSync = append(r.InSync, incarnate{p.ID, p.Store})
+	}
+	return r
+}
+
 func TestReplicaGoesToAPrimaryThatHasLostItsLast(t *testing.T) {
 	t.Parallel()
 	lost := func(s *state) { s.hadReplicas[primaryShard(s, 2)] = true }
@@ -833,9 +843,19 @@ func TestReplicaGoesToAPrimaryThatHasLostItsLast(t *testing.T) {
 		{"it is on the host of that primary", "d", "dA eA fB", func(s *state) { lost(s); s.self.Host = s.peers.ordered[2].Host }, "A"},
 		{"that has no slots", "d", "dA eA fB", func(s *state) { s.hadReplicas[primaryShard(s, 7)] = true }, "A"},
 		{"the first of two", "d", "dA eA", func(s *state) { lost(s); s.hadReplicas[primaryShard(s, 1)] = true }, "B"},
+		{"the other of the two has just come", "d", "dA eA fB", func(s *state) { lost(s); s.shardRecord = inSyncOf(s, 0, 3) }, "A"},
+		{"the other of the two has another store", "d", "dA eA fB", func(s *state) {
+			lost(s)
+			s.shardRecord = inSyncOf(s, 0, 3, 4)
+			s.shardRecord.InSync[2].Incarnation++
+		}, "A"},
+		{"it has just come itself", "d", "dA eA fB", func(s *state) { lost(s); s.shardRecord = inSyncOf(s, 0, 4) }, "C"},
 	} {
 		x := shaped(t, 3, 8, row.self, row.shape, row.edit)
 		x.step(func(s *state, now time.Duration) output {
+			if s.shardRecord == nil || s.shardRecord.Shard != s.self.Shard {
+				s.shardRecord = inSyncOf(s, 0, 1, 2, 3, 4, 5, 6, 7)
+			}
 			s.begin(now)
 			s.migrateReplica(s.liveReplicas())
 			return s.end()

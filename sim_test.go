@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -75,6 +76,74 @@ func (w *simWorld) scenario(nodes int, duration time.Duration) {
 	w.run(end)
 	w.calmDown()
 	w.settle(duration)
+	if len(w.fails) == 0 {
+		w.takeOverInCalm()
+	}
+}
+
+// takeOverInCalm has a primary of a settled world die, and come back: LV1, a member in
+// sync takes its place in time; LV2, after few rounds of votes; LV7, also where a voter
+// had missed what the primary said last; LV5, and who comes back follows.
+func (w *simWorld) takeOverInCalm() {
+	for _, g := range w.groups() {
+		for _, p := range g.nodes {
+			l := p.core.lead
+			if l == nil || !l.opened || !p.core.leaseHeld() || !p.core.ownsSlots() || w.ledger.unclean {
+				continue
+			}
+			rest := simGroup{g.id, slices.DeleteFunc(slices.Clone(g.nodes), func(n *simNode) bool { return n == p })}
+			heir := slices.ContainsFunc(rest.nodes, func(n *simNode) bool { return slices.Contains(l.inSync, n.core.member()) })
+			if heir && rest.mayDecide() {
+				w.replaceInCalm(&rest, p)
+				return
+			}
+		}
+	}
+}
+
+// roundsMost is in how many rounds one of the members of a shard wins: LV2.
+const roundsMost = 3
+
+// replaceInCalm is the death of p, which has a member in sync; rest are the others of
+// its cluster.
+func (w *simWorld) replaceInCalm(rest *simGroup, p *simNode) {
+	w.logf("%s dies in the calm", p.name())
+	shard, members := p.core.self.Shard, len(p.core.lead.inSync)
+	slots := p.core.serve.slots
+	rounds := map[Epoch]bool{}
+	w.onSend = func(_ *simNode, m message) {
+		if v, ok := m.(*voteMsg); ok && v.Shard == shard {
+			rounds[v.Epoch] = true
+		}
+	}
+	was := p.core.lead.epoch
+	forget := func() {}
+	if behind := rest.nodes[w.r.IntN(len(rest.nodes))]; w.chance(0.5) && !behind.core.isReplica(behind.core.self) {
+		forget = w.lose(func(f *simFlight, to *simNode) bool { return to == behind && w.sentBy(f, p) })
+		w.bump(p)
+		w.run(w.now + w.nt/8)
+	}
+	p.crash(false)
+	forget()
+	var next *simNode
+	w.within("LV1", "a member in sync takes the place of "+p.name(), 3*w.nt, func() bool {
+		for _, n := range rest.nodes {
+			if n.up && n.core.self.Shard == shard && n.core.leaseHeld() && n.servesAll(slots) && was.less(n.core.lead.epoch) {
+				next = n
+			}
+		}
+		return next != nil
+	})
+	if len(rounds) > roundsMost*members {
+		w.fail("LV2", "%d members have asked for votes under %d epochs", members, len(rounds))
+	}
+	w.onSend = nil
+	p.restart()
+	w.within("LV5", p.name()+" is in sync with its successor, or elsewhere", 10*w.nt, func() bool {
+		l := next.core.lead
+		return p.up && (p.core.self.Shard != shard || l != nil && slices.Contains(l.inSync, p.core.member()) && p.core.role.primary == next.core.id || next.core.isReplica(next.core.self))
+	})
+	w.ledger.reach("replaced in the calm")
 }
 
 // addReplicas has nodes without slots follow others, early.

@@ -2,6 +2,7 @@ package slotmesh
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 )
@@ -19,14 +20,24 @@ import (
 //	EP8  checkRise                 each rise has a cause       MG6  checkPage                one owner in all views
 //	EP9  checkTable                a lost election leaves no trace
 //
+//	EP6  takenBack                 who was replaced stays so   OW5  checkRole                a replica leads nothing
+//
 //	MB1  checkPeers                forgotten for good          LV1  unserved                 what can be served is
-//	MB2  afterForeign              no frame of other clusters  LV3  disagreement, behind     all agree
-//	MB3  checkTwins                one live instance of an id  LV6  stuck                    nothing waits for ever
-//	MB4  checkFailed               FAIL is a majority's word   D7   checkForced              a winner by force waits
-//	MB5  checkSlow                 who was stopped blames none D14  checkReplaced            who is reset votes no more
-//	MB6  checkPeers, checkTable    stale frames change nothing FM1  checkFormed              one cluster of a deployment
-//	MB7  settle                    facts stay as they are      RP11 apart                    replicas follow primaries
-//	                                                           LV8  checkWaits               nobody is waited for without end
+//	MB2  afterForeign              no frame of other clusters  LV2  takeOverInCalm           few rounds of votes
+//	MB3  checkTwins                one live instance of an id  LV3  disagreement, behind     all agree
+//	MB4  checkFailed               FAIL is a majority's word   LV5  apart, takeOverInCalm    who comes back follows
+//	MB5  checkSlow                 who was stopped blames none LV6  stuck                    nothing waits for ever
+//	MB6  checkPeers, checkTable    stale frames change nothing LV7  takeOverInCalm           who is behind is told
+//	MB7  settle                    facts stay as they are      D7   checkForced              a winner by force waits
+//	FM1  checkFormed               one cluster of a deployment D14  checkReplaced            who is reset votes no more
+//
+//	RP1  noteLost, checkUnclean    no strict write is lost     RP7  checkCopied              less wipes nobody
+//	RP2  checkEntry                a log is its primary's      RP8  checkLost                losses are an end
+//	RP3  checkResumed              and goes on where it was    RP9  noteLost                 consent loses nothing
+//	RP4  apart                     one log, the same data      RP10 checkHeld                acknowledged: all have it
+//	RP5  checkStands               no copy, no vote            RP11 apart                    replicas follow primaries
+//	LV8  checkWaits                nobody is waited for without end
+//	RP6  take, by the simulator's own way, and the schedule of that name for what the core says
 
 // simLedger is what the checks remember of the whole history.
 type simLedger struct {
@@ -65,6 +76,8 @@ type simLedger struct {
 	log     map[simEntryKey]uint64             // RP2: which entry is where
 	won     map[simGiverKey]Epoch              // by whom a shard has been taken over last
 	heirs   map[simGiverKey]*simHeir           // what is known of that: see noteLost
+
+	newestWon map[simGiverKey]Epoch // EP6: the newest epoch of a shard that anybody has won
 }
 
 type (
@@ -147,6 +160,7 @@ func (l *simLedger) init() {
 	l.met = map[simMetKey]bool{}
 	l.reached = map[string]int{}
 	l.log, l.won, l.heirs = map[simEntryKey]uint64{}, map[simGiverKey]Epoch{}, map[simGiverKey]*simHeir{}
+	l.newestWon = map[simGiverKey]Epoch{}
 }
 
 // reach notes that a rare state has been seen: a campaign that never sees one
@@ -202,6 +216,8 @@ func (w *simWorld) checkAck(n *simNode, op simPending) {
 	}
 	l.lastAck[slot] = key
 	w.checkLease(n)
+	w.checkRole(n)
+	w.checkHeld(n, op)
 	w.checkRestarted(n)
 	w.checkMinority(n)
 	if w.overtaken(n, &op) {
@@ -427,6 +443,22 @@ func (w *simWorld) checkSend(n *simNode, from *sender, m message) {
 	}
 }
 
+// checkStands: RP5, a replica that has never copied everything does not begin to ask
+// for votes, unless it says that nobody in sync is left.
+func (w *simWorld) checkStands(n *simNode) {
+	c, st := n.core, n.core.stand
+	if st == nil || st.epoch == n.stoodFor {
+		return
+	}
+	n.stoodFor = st.epoch
+	switch {
+	case st.why == whyConsent:
+		n.byConsent = st.epoch
+	case st.shard == c.self.Shard && c.isReplica(c.self) && !c.holdsCopy && st.why != whyUnclean && !st.epoch.Unclean:
+		w.fail("RP5", "%s asks for votes, and has no copy", n.name())
+	}
+}
+
 // checkSaved: EP2, a promise is on disk before the grant leaves.
 func (w *simWorld) checkSaved(n *simNode, g *grantMsg) {
 	var saved voteCell
@@ -589,7 +621,9 @@ func (w *simWorld) checkStep(n *simNode) {
 	if l := c.lead; l != nil {
 		n.noteForced(l.epoch)
 	}
+	w.checkStands(n)
 	w.checkRise(n)
+	w.checkRole(n)
 	w.checkSlow(n)
 	w.noteOwn(n)
 	if c.table.sum != n.lastTable {
@@ -601,6 +635,31 @@ func (w *simWorld) checkStep(n *simNode) {
 		w.checkPeers(n)
 	}
 	n.was = simWas{member{c.id, c.key}, c.cluster, c.table.voters, c.onlyNode() || c.self.State == forgotten}
+}
+
+// simLed is what a node leads.
+type simLed struct {
+	shard ShardID
+	epoch Epoch
+	slots bool
+}
+
+// checkRole: OW5, a replica leads nothing and serves nothing; who has led a shard with
+// slots follows only where somebody else has come by it, or by its slots.
+func (w *simWorld) checkRole(n *simNode) {
+	c, was := n.core, n.led
+	n.led = simLed{}
+	switch {
+	case c.cluster.IsZero():
+	case !c.isReplica(c.self):
+		n.led = simLed{c.self.Shard, c.table.shards[c.self.Shard], c.ownsSlots()}
+	case c.lead != nil && c.lead.opened || !c.serve.slots.Empty():
+		w.fail("OW5", "%s is a replica, and leads or serves %s", n.name(), c.serve.slots.String())
+	case was.slots && c.table.owned[was.shard] > 0 && c.table.shards[was.shard].Node == c.id && c.self.Shard != was.shard:
+		w.fail("OW5", "%s follows in %s, and leads %s, which has slots", n.name(), c.self.Shard.short(), was.shard.short())
+	case was.slots && c.self.Shard == was.shard && !was.epoch.less(c.table.shards[was.shard]):
+		w.fail("OW5", "%s follows in %s, which it led, and nobody has won that", n.name(), was.shard.short())
+	}
 }
 
 // checkRise: EP7, a frame raises the epoch by a bounded amount; EP8, it rises to
@@ -792,6 +851,9 @@ func (w *simWorld) checkWin(n *simNode, e Event) {
 			w.fail("EP3", "epoch %v of %s is won by %s and by %s", e.Epoch, e.Shard.short(), have.short(), e.Node.short())
 		}
 		l.winners[k] = e.Node
+	}
+	if g := (simGiverKey{c.cluster, e.Shard}); l.newestWon[g].less(e.Epoch) {
+		l.newestWon[g] = e.Epoch
 	}
 	if !w.hasMajority(simProposal{cluster: c.cluster, shard: e.Shard, epoch: e.Epoch, record: true}) {
 		w.fail("OW0", "%s has opened %s in epoch %v without a majority of one set", n.name(), e.Shard.short(), e.Epoch)
@@ -1092,6 +1154,9 @@ func (w *simWorld) unsettled() string {
 		if s := g.unsettled(); s != "" {
 			return s
 		}
+		if s := w.takenBack(&g); s != "" {
+			return s
+		}
 	}
 	return w.unformed()
 }
@@ -1193,6 +1258,21 @@ func (g *simGroup) stuck() string {
 	return ""
 }
 
+// takenBack: EP6, whoever has won a shard last leads it, or who has won it since: no
+// primary that was failed over comes back by an older epoch, or by an equal number.
+func (w *simWorld) takenBack(g *simGroup) string {
+	if w.ledger.unclean {
+		return ""
+	}
+	first := g.nodes[0].core
+	for _, id := range first.table.order {
+		if won := w.ledger.newestWon[simGiverKey{g.id, id}]; first.table.shards[id].less(won) {
+			return fmt.Sprintf("EP6: %s is led under %v, won under %v", id.short(), first.table.shards[id], won)
+		}
+	}
+	return ""
+}
+
 // behind: LV3, every voter has the record of every primary, so that any majority
 // of them leases it. One that has been replaced by a member which is gone for good
 // wins its shard back from nobody, where that is strict.
@@ -1282,6 +1362,9 @@ func (g *simGroup) apart() string {
 		}
 		if l := p.core.lead; l != nil && l.opened && !slices.Contains(l.inSync, c.member()) {
 			return fmt.Sprintf("LV5: %s is not in sync with %s", n.name(), p.name())
+		}
+		if n.replica.lastID == p.replica.lastID && n.replica.log.end == p.replica.log.end && !maps.Equal(n.store.values, p.store.values) {
+			return fmt.Sprintf("RP4: %s and its primary %s have one log, and other data", n.name(), p.name())
 		}
 		for slot, v := range n.store.values {
 			if have := p.store.values[slot]; !descends(have, v) {

@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"github.com/slotmesh/slotmesh/internal/linear"
 )
 
 // What the simulator puts around a core: a store, clients, hand-overs of data,
@@ -15,6 +17,7 @@ type simWrite struct {
 	n    uint32
 	node int32
 	prev *simWrite
+	log  simEntryKey // where it was appended; of no epoch where there was no log
 }
 
 // simStore is the data of one node.
@@ -56,6 +59,7 @@ type simPending struct {
 	offset   uint64 // of the log, that every member must have first
 	wrote    bool
 	until    time.Duration
+	call     *linear.Op // where calls are recorded
 }
 
 // hotSlots are those that clients use; in the others hand-overs in place find
@@ -84,24 +88,27 @@ func (w *simWorld) clientOp(n *simNode) {
 		}
 	}
 	now := n.local()
-	if !c.serve.slots.Contains(slot) || now >= c.servesUntil() {
+	if !c.serve.slots.Contains(slot) || now >= c.servesUntil() && w.wrong != wrongLease {
 		return
+	}
+	if w.calls != nil && c.cluster.IsZero() {
+		return // Redis's own rules promise too little
 	}
 	n.nextCmd++
 	key := simSlotKey{c.cluster, slot}
 	op := simPending{id: n.nextCmd, slot: slot, reign: c.serve.reign, move: c.table.slots.at(slot).move, epoch: c.reignEpoch,
 		unformed: c.cluster.IsZero(),
 		inv:      w.ledger.committed[key], resets: w.ledger.resets[key]}
-	if w.chance(0.4) && n.mayWrite() {
+	if op.wrote = w.chance(0.4) && n.mayWrite(); op.wrote {
 		prev := n.store.values[slot]
 		v := &simWrite{n: 1, node: int32(n.index), prev: prev}
 		if prev != nil {
 			v.n = prev.n + 1
 		}
 		n.log(simEntry{kind: simPut, slot: slot, value: v})
-		op.wrote = true
 	}
 	op.value = n.store.values[slot]
+	op.call = w.calls.begin(n, op)
 	op.offset, op.until = n.seen(slot), w.now+2*w.nt
 	op.may = c.mayReply(op.reign, now)
 	n.pending = append(n.pending, op)
@@ -123,7 +130,8 @@ func (w *simWorld) clientReply(n *simNode, op simPending) {
 	if mutated(mutReplyLease) {
 		may = op.may && n.core.serve.reign == op.reign
 	}
-	if may && w.ack > 0 && !op.unformed && (n.replica.log.committed() < op.offset || op.wrote && !n.mayWrite()) {
+	may = may || w.wrong == wrongLease
+	if may && w.ack > 0 && w.wrong != wrongEarly && !op.unformed && (n.replica.log.committed() < op.offset || op.wrote && !n.mayWrite()) {
 		if w.now < op.until { // nobody hears of it before the others have it
 			n.pending = append(n.pending, op)
 			w.schedule(simEvent{at: w.now + w.between(time.Millisecond, 4*time.Millisecond), kind: simReply, node: int32(n.index), run: n.run, op: op})
@@ -134,6 +142,7 @@ func (w *simWorld) clientReply(n *simNode, op simPending) {
 		if op.wrote {
 			w.ledger.writes++
 		}
+		w.calls.end(op)
 		w.checkAck(n, op)
 	}
 }

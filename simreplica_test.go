@@ -30,8 +30,9 @@ type simEntry struct {
 	staged simStaged
 	job    uint64
 
-	epoch Epoch // in which it was appended
-	id    uint64
+	epoch  Epoch // in which it was appended
+	id     uint64
+	behind uint64 // the entry before it
 }
 
 func (s *simStore) apply(e simEntry) {
@@ -64,6 +65,7 @@ type simReplica struct {
 	log     shardLog
 	entries []simEntry // the last ones
 	last    map[Slot]uint64
+	lastID  uint64 // of the last entry that the store has
 	version uint64 // of the role that is carried out
 	asked   uint64 // counts the questions to the primary
 	waiting bool   // for an answer to the last one
@@ -95,7 +97,7 @@ func (n *simNode) bootReplica() {
 
 func (n *simNode) wipeStore() {
 	n.store = newSimStore()
-	n.replica.log, n.replica.entries, n.replica.version = shardLog{}, nil, 0
+	n.replica.log, n.replica.entries, n.replica.lastID, n.replica.version = shardLog{}, nil, 0, 0
 }
 
 // log does something to the store, and to those of the replicas.
@@ -103,7 +105,7 @@ func (n *simNode) log(e simEntry) {
 	n.store.apply(e)
 	r := &n.replica
 	if r.log.epoch == (Epoch{}) {
-		r.log.past, r.entries = nil, nil // whoever follows has to copy what is there
+		r.log.past, r.entries, r.lastID = nil, nil, 0 // whoever follows has to copy what is there
 		return
 	}
 	n.w.ledger.entries++
@@ -112,8 +114,12 @@ func (n *simNode) log(e simEntry) {
 			r.moved[m] = n.w.now
 		}
 	}
-	e.id, e.epoch = n.w.ledger.entries, r.log.epoch
+	e.id, e.epoch, e.behind = n.w.ledger.entries, r.log.epoch, r.lastID
+	r.lastID = e.id
 	r.last[e.slot] = r.log.append()
+	if e.kind == simPut {
+		e.value.log = simEntryKey{n.core.cluster, n.core.self.Shard, e.epoch, r.log.end}
+	}
 	n.keep(e)
 	n.w.noteEntry(n, r.log.end, e)
 	for _, o := range n.w.nodes {
@@ -180,7 +186,7 @@ func (n *simNode) followRole() {
 	r.version = c.role.version
 	if r.shard != c.role.shard {
 		r.shard = c.role.shard
-		r.log, r.entries = shardLog{}, nil
+		r.log, r.entries, r.lastID = shardLog{}, nil, 0
 	}
 	switch {
 	case c.role.lead == (Epoch{}):
@@ -246,6 +252,7 @@ type simPull struct {
 	epoch   Epoch
 	entries []simEntry
 	all     *simStore // instead of entries
+	lastID  uint64    // the last entry in it
 	newPast history
 	newEnd  uint64
 	more    bool
@@ -322,6 +329,9 @@ func (n *simNode) answer(q *simPull) {
 	}
 	q.epoch = r.log.epoch
 	from, drop, ok := r.log.resume(q.past, q.end)
+	if w.wrong == wrongResume {
+		from, drop, ok = min(q.end, r.log.end), 0, true
+	}
 	base := r.log.end - uint64(len(r.entries))
 	if q.whole && ok && drop == 0 && from >= base {
 		to := min(r.log.end, from+simBatch)
@@ -343,7 +353,10 @@ func (n *simNode) answer(q *simPull) {
 			return
 		}
 		all := n.store.clone()
-		q.all, q.newPast, q.newEnd = &all, slices.Clone(r.log.past), r.log.end
+		if w.wrong == wrongEmpty {
+			all = newSimStore()
+		}
+		q.all, q.newPast, q.newEnd, q.lastID = &all, slices.Clone(r.log.past), r.log.end, r.lastID
 		w.ledger.reach("full sync")
 		w.carry(n, q.from, q, func(to *simNode) { to.take(q) })
 	})
@@ -382,14 +395,17 @@ func (n *simNode) take(q *simPull) {
 		return
 	}
 	if q.all != nil {
+		w.checkCopied(n, q)
 		n.store = q.all.clone()
-		r.entries = nil
+		r.entries, r.lastID = nil, q.lastID
 		r.log.take(q.newPast, q.newEnd)
 		n.do(func(s *state, now time.Duration) output { return s.storeIs(now, s.newStore(), true) })
 	} else {
 		for i, e := range q.entries {
 			w.checkEntry(n, q.end+uint64(i)+1, e)
+			w.checkResumed(n, e)
 			n.store.apply(e)
+			r.lastID = e.id
 			n.keep(e)
 		}
 		r.log.take(q.newPast, q.newEnd)
@@ -509,6 +525,70 @@ func (w *simWorld) checkEntry(n *simNode, offset uint64, e simEntry) {
 	}
 }
 
+// checkResumed: RP3, a replica goes on where its own log is the beginning of its
+// primary's: each entry comes behind the one behind which it was appended.
+func (w *simWorld) checkResumed(n *simNode, e simEntry) {
+	if e.behind != n.replica.lastID {
+		w.fail("RP3", "%s takes entry %d behind %d, it was appended behind %d", n.name(), e.id, n.replica.lastID, e.behind)
+	}
+}
+
+// checkCopied: RP7, what a replica copies has every acknowledged write that the
+// replica has: a primary with less wipes nobody.
+func (w *simWorld) checkCopied(n *simNode, q *simPull) {
+	own := n.core.table.slotsOf(q.shard)
+	for slot, v := range n.store.values {
+		k := simSlotKey{n.core.cluster, slot}
+		was := w.ledger.committed[k]
+		if was == nil || !own.Contains(slot) || w.ledger.unclean || w.ledger.loose[k] {
+			continue
+		}
+		if descends(v, was) && !descends(q.all.values[slot], was) && q.all.moves[slot] == n.store.moves[slot] {
+			w.fail("RP7", "%s has %v of slot %d, which is acknowledged, and copies %v", n.name(), v.short(), slot, q.all.values[slot].short())
+			return
+		}
+	}
+}
+
+// checkHeld: RP10, what is acknowledged in a strict shard every member in sync has,
+// in this very log: a word of another epoch does not count for it.
+func (w *simWorld) checkHeld(n *simNode, op simPending) {
+	l, r := n.core.lead, &n.replica
+	if w.ack == 0 || op.unformed || l == nil || op.epoch != l.epoch || op.offset == 0 {
+		return
+	}
+	for _, m := range l.inSync {
+		o := w.nodeOf(m.Node)
+		if o == nil || o == n || o.core.member() != m || len(o.replica.log.past) == 0 {
+			continue // gone, and with it what it had; or it has changed something on its own, and copies all anew
+		}
+		if at, ok := r.log.past.shared(r.log.end, o.replica.log.past, o.replica.log.end); !ok || at < op.offset {
+			w.fail("RP10", "%s acknowledges what is at offset %d, %s is in sync and has %v, the two share %d", n.name(), op.offset, o.name(), o.replica.log.position(), at)
+		}
+	}
+}
+
+// checkLost: RP8, what a failover has lost is the end of what its shard had
+// acknowledged: the winner's log ends before it, and there is no hole.
+func (w *simWorld) checkLost(n *simNode, slot Slot, was, has *simWrite) {
+	first := was
+	for first != nil && first.prev != has {
+		first = first.prev
+	}
+	if first == nil {
+		w.fail("RP8", "%s shows %v of slot %d, which is not the beginning of %v", n.name(), has.short(), slot, was.short())
+		return
+	}
+	at, past := first.log, n.replica.log.past
+	if at.epoch == (Epoch{}) || at.shard != n.core.self.Shard || at.cluster != n.core.cluster {
+		return // made elsewhere, before the slot came
+	}
+	i := slices.IndexFunc(past, func(s epochStart) bool { return s.Epoch == at.epoch })
+	if i >= 0 && past[i].After < at.offset && at.offset <= past.endOf(i, n.replica.log.end) {
+		w.fail("RP8", "%s lacks %v of slot %d, and its log has offset %d of epoch %v", n.name(), first.short(), slot, at.offset, at.epoch)
+	}
+}
+
 // simHeir is a node that leads a shard, and the slots that were looked at since it
 // took it over.
 type simHeir struct {
@@ -523,7 +603,7 @@ type simHeir struct {
 // only then that it is among those that it has taken over.
 func (w *simWorld) noteLost(n *simNode, from NodeID) {
 	l, c := &w.ledger, n.core
-	allowed := l.unclean || w.ack == 0 && (!from.IsZero() || c.lead.uncleanOf != "")
+	allowed := l.unclean || w.ack == 0 && (!from.IsZero() || c.lead.uncleanOf != "") && c.lead.epoch != n.byConsent
 	own := c.table.slotsOf(c.self.Shard)
 	own.Subtract(&c.lead.unproven) // those have left, or are to be named again
 	own.Subtract(&c.lead.late)
@@ -541,8 +621,15 @@ func (w *simWorld) noteLost(n *simNode, from NodeID) {
 			continue
 		}
 		if !allowed && (!heir.excuse || heir.seen.Contains(slot)) {
-			w.fail("RP1", "%s leads %s under %v: of slot %d it has %v, acknowledged is %v", n.name(), c.self.Shard.short(), c.lead.epoch, slot, n.valueToBe(slot).short(), was.short())
+			name := "RP1"
+			if c.lead.epoch == n.byConsent {
+				name = "RP9" // both sides lived, and one has waited for the other
+			}
+			w.fail(name, "%s leads %s under %v: of slot %d it has %v, acknowledged is %v", n.name(), c.self.Shard.short(), c.lead.epoch, slot, n.valueToBe(slot).short(), was.short())
 			return
+		}
+		if !l.unclean {
+			w.checkLost(n, slot, was, n.valueToBe(slot))
 		}
 		l.reach("lost for lag")
 		l.loose[k] = true

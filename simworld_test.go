@@ -165,6 +165,9 @@ type simNode struct {
 	alarmed              bool   // it has said that another node has its id
 	was                  simWas // after its last step
 	wasReset             bool   // it is of no deployment any more
+	led                  simLed // what it led after its last step
+	byConsent            Epoch  // for which it has stood because its primary had agreed
+	stoodFor             Epoch  // of its last stand
 	lastEpoch            uint64
 }
 
@@ -228,6 +231,8 @@ type simWorld struct {
 	freezeFor  time.Duration // that a freeze takes at least
 	ack        int           // AckReplicas of every node
 	volatile   bool          // stores are gone with their process
+	calls      *simCalls     // of clients, where they are recorded
+	wrong      simWrong      // what drivers do wrong, on purpose
 	tap        func(n *simNode, what any)
 	onSend     func(n *simNode, m message)
 }
