@@ -482,7 +482,7 @@ func (s *state) migrateReplica(replicas map[ShardID][]*peer) {
 
 // mayGo reports whether enough of its shard's replicas hold every acknowledged write
 // when this one goes: its primary may be dead already, and one that has just come could
-// not take its place.
+// not take its place. Where none has to stay the primary has to live.
 func (s *state) mayGo(mine []*peer) bool {
 	kept := 0
 	for _, p := range mine {
@@ -490,7 +490,8 @@ func (s *state) mayGo(mine []*peer) bool {
 			kept++
 		}
 	}
-	return kept >= migrationBarrier
+	p := s.peers.get(s.table.primary(s.self.Shard))
+	return kept >= s.cfg.policy.barrier() && (kept > 0 || p != nil && !s.silentHere(p))
 }
 
 // spare reports whether this node may back up a primary: it is of a deployment that
