@@ -93,7 +93,8 @@ func (w *simWorld) takeOverInCalm() {
 			}
 			rest := simGroup{g.id, slices.DeleteFunc(slices.Clone(g.nodes), func(n *simNode) bool { return n == p })}
 			heir := slices.ContainsFunc(rest.nodes, func(n *simNode) bool { return slices.Contains(l.inSync, n.core.member()) })
-			if heir && rest.mayDecide() {
+			busy := slices.ContainsFunc(rest.nodes, func(n *simNode) bool { return n.core.savedSeq < n.core.saveSeq }) // a disk may take long from before
+			if heir && !busy && rest.mayDecide() {
 				w.replaceInCalm(&rest, p)
 				return
 			}
@@ -132,8 +133,12 @@ func (w *simWorld) replaceInCalm(rest *simGroup, p *simNode) {
 				next = n
 			}
 		}
-		return next != nil
+		return next != nil || p.up
 	})
+	if next == nil {
+		w.onSend = nil
+		return // it was to come back just now, from a crash before
+	}
 	if len(rounds) > roundsMost*members {
 		w.fail("LV2", "%d members have asked for votes under %d epochs", members, len(rounds))
 	}

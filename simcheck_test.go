@@ -444,17 +444,20 @@ func (w *simWorld) checkSend(n *simNode, from *sender, m message) {
 }
 
 // checkStands: RP5, a replica that has never copied everything does not begin to ask
-// for votes, unless it says that nobody in sync is left.
+// for votes, unless it says that nobody in sync is left, or has won so already, without
+// opening the shard. A shard without slots has nothing to copy.
 func (w *simWorld) checkStands(n *simNode) {
 	c, st := n.core, n.core.stand
-	if st == nil || st.epoch == n.stoodFor {
-		return
+	if st != nil && st.why == whyConsent {
+		n.byConsent = st.epoch
 	}
-	n.stoodFor = st.epoch
+	if st == nil || st == n.stood {
+		return // nothing, or what it does already, perhaps under a higher number
+	}
+	n.stood = st
 	switch {
 	case st.why == whyConsent:
-		n.byConsent = st.epoch
-	case st.shard == c.self.Shard && c.isReplica(c.self) && !c.holdsCopy && st.why != whyUnclean && !st.epoch.Unclean:
+	case st.shard == c.self.Shard && c.isReplica(c.self) && !c.holdsCopy && st.why != whyUnclean && !st.epoch.Unclean && c.unnamed == "" && c.table.owned[st.shard] > 0:
 		w.fail("RP5", "%s asks for votes, and has no copy", n.name())
 	}
 }
@@ -1258,16 +1261,16 @@ func (g *simGroup) stuck() string {
 	return ""
 }
 
-// takenBack: EP6, whoever has won a shard last leads it, or who has won it since: no
-// primary that was failed over comes back by an older epoch, or by an equal number.
+// takenBack: EP6, whoever leads a shard has won it last: no primary that was failed
+// over comes back by an older epoch, or by an equal number.
 func (w *simWorld) takenBack(g *simGroup) string {
 	if w.ledger.unclean {
 		return ""
 	}
-	first := g.nodes[0].core
-	for _, id := range first.table.order {
-		if won := w.ledger.newestWon[simGiverKey{g.id, id}]; first.table.shards[id].less(won) {
-			return fmt.Sprintf("EP6: %s is led under %v, won under %v", id.short(), first.table.shards[id], won)
+	for _, n := range g.nodes {
+		l, shard := n.core.lead, n.core.self.Shard
+		if won := w.ledger.newestWon[simGiverKey{g.id, shard}]; l != nil && n.core.leaseHeld() && l.epoch.less(won) {
+			return fmt.Sprintf("EP6: %s leads %s under %v, won under %v", n.name(), shard.short(), l.epoch, won)
 		}
 	}
 	return ""
@@ -1356,6 +1359,9 @@ func (g *simGroup) apart() string {
 		p := g.nodes[i]
 		if c.role.primary != p.core.id || !p.core.role.primary.IsZero() {
 			return fmt.Sprintf("RP11: %s follows %s, and its primary %s follows %s", n.name(), c.role.primary.short(), p.name(), p.core.role.primary.short())
+		}
+		if p.replica.log.end == 0 && n.replica.log.end == 0 {
+			continue // a shard in which nothing was ever written has no log to be level with
 		}
 		if at, ok := p.replica.log.past.shared(p.replica.log.end, n.replica.log.past, n.replica.log.end); !ok || at != n.replica.log.end || at+100 < p.replica.log.end {
 			return fmt.Sprintf("LV5: %s is not where its primary %s is: %v of %v", n.name(), p.name(), n.replica.log.position(), p.replica.log.position())

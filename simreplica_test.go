@@ -537,17 +537,34 @@ func (w *simWorld) checkResumed(n *simNode, e simEntry) {
 // replica has: a primary with less wipes nobody.
 func (w *simWorld) checkCopied(n *simNode, q *simPull) {
 	own := n.core.table.slotsOf(q.shard)
+	primary := w.nodeOf(q.primary)
+	if primary == nil {
+		return
+	}
+	theirs := primary.core.table.slotsOf(q.shard) // it may have given some away meanwhile
+	own.Intersect(&theirs)
 	for slot, v := range n.store.values {
 		k := simSlotKey{n.core.cluster, slot}
 		was := w.ledger.committed[k]
 		if was == nil || !own.Contains(slot) || w.ledger.unclean || w.ledger.loose[k] {
 			continue
 		}
-		if descends(v, was) && !descends(q.all.values[slot], was) && q.all.moves[slot] == n.store.moves[slot] {
+		if descends(v, was) && !descends(q.all.values[slot], was) && !q.all.stages(slot, was) && q.all.moves[slot] == n.store.moves[slot] {
 			w.fail("RP7", "%s has %v of slot %d, which is acknowledged, and copies %v", n.name(), v.short(), slot, q.all.values[slot].short())
 			return
 		}
 	}
+}
+
+// stages reports whether a store holds a write in what has come of a slot that is not
+// live yet.
+func (s *simStore) stages(slot Slot, w *simWrite) bool {
+	for k, v := range s.staged {
+		if k.slot == slot && descends(v.value, w) {
+			return true
+		}
+	}
+	return false
 }
 
 // checkHeld: RP10, what is acknowledged in a strict shard every member in sync has,
@@ -628,7 +645,7 @@ func (w *simWorld) noteLost(n *simNode, from NodeID) {
 			w.fail(name, "%s leads %s under %v: of slot %d it has %v, acknowledged is %v", n.name(), c.self.Shard.short(), c.lead.epoch, slot, n.valueToBe(slot).short(), was.short())
 			return
 		}
-		if !l.unclean {
+		if !l.unclean && c.lead.uncleanOf == "" {
 			w.checkLost(n, slot, was, n.valueToBe(slot))
 		}
 		l.reach("lost for lag")

@@ -162,12 +162,12 @@ type simNode struct {
 	stopAt, stopEnd      time.Duration // of its last stop
 	stopBefore           time.Duration // when the one before ended
 	lastSilent           []NodeID
-	alarmed              bool   // it has said that another node has its id
-	was                  simWas // after its last step
-	wasReset             bool   // it is of no deployment any more
-	led                  simLed // what it led after its last step
-	byConsent            Epoch  // for which it has stood because its primary had agreed
-	stoodFor             Epoch  // of its last stand
+	alarmed              bool       // it has said that another node has its id
+	was                  simWas     // after its last step
+	wasReset             bool       // it is of no deployment any more
+	led                  simLed     // what it led after its last step
+	byConsent            Epoch      // for which it has stood because its primary had agreed
+	stood                *candidacy // the stand that was looked at last: see checkStands
 	lastEpoch            uint64
 }
 
@@ -354,6 +354,7 @@ func (n *simNode) boot(addr string) {
 	}
 	n.core = core
 	n.saving, n.held, n.toldHeld, n.pending = nil, nil, nil, nil
+	n.led = simLed{}
 	n.replies = map[uint64]func(*commandError){}
 	n.knownPeers, n.knownShards, n.lastTable, n.lastPeers = map[NodeID]simPeerSeen{}, map[ShardID]Epoch{}, 0, 0
 	n.lastBuckets = [numBuckets]uint64{}
