@@ -430,6 +430,29 @@ func TestForcedFailoverServesLate(t *testing.T) {
 	}
 }
 
+// Until then it gives no slots away either: whoever got them would acknowledge beside
+// the primary that was.
+func TestAWinnerByForceGivesNothingBeforeItServes(t *testing.T) {
+	t.Parallel()
+	x := newReplicas(t)
+	a, b := x.a, x.b
+	began := x.w.now
+	a.cut = true
+	b.failover(FailoverForce)
+	x.w.deliver()
+	require.True(t, b.core.lead != nil && b.core.lead.opened)
+	b.told = nil
+	b.handOff(7, "5", x.d.shard())
+	require.Equal(t, []jobTell{{7, false}}, toldOf[jobTell](b))
+	require.True(t, a.serves(5), "its lease runs")
+	require.Contains(t, b.setSlots("5", x.d).String(), "won by force")
+	x.w.until("it serves", func() bool { return b.serves(5) })
+	require.GreaterOrEqual(t, x.w.now, began+ruleNT-ruleNT/50)
+	b.told = nil
+	b.handOff(8, "5", x.d.shard())
+	require.NotEmpty(t, toldOf[freezeTell](b))
+}
+
 // FORCE is for who is in sync: the voters hold the record against any other.
 func TestForcedFailoverOfWhoIsNotInSync(t *testing.T) {
 	t.Parallel()

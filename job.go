@@ -84,6 +84,9 @@ func (s *state) mayGive(slots SlotSet, to ShardID, inPlace bool) *commandError {
 	if l == nil || !l.opened {
 		return clusterDown("this node's shard is not open")
 	}
+	if s.now < l.serveFrom {
+		return tryAgain("this node has won by force: its slots may be served by the primary before it until that one's lease is over")
+	}
 	if to == s.self.Shard {
 		return invalid("slots %s already belong to this shard", slots.String())
 	}
