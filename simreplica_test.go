@@ -388,7 +388,12 @@ func (n *simNode) take(q *simPull) {
 		return out
 	})
 	switch {
-	case late && !ok, q.all == nil && (r.log.end != q.end || r.log.past.last() != q.past.last()):
+	case late && !ok:
+		return
+	case q.all == nil && (r.log.end != q.end || r.log.past.last() != q.past.last()):
+		if !late {
+			n.askSoon() // it has changed something on its own meanwhile
+		}
 		return
 	case !ok || !late && r.asked != q.asked:
 		n.askSoon()
@@ -538,8 +543,8 @@ func (w *simWorld) checkResumed(n *simNode, e simEntry) {
 func (w *simWorld) checkCopied(n *simNode, q *simPull) {
 	own := n.core.table.slotsOf(q.shard)
 	primary := w.nodeOf(q.primary)
-	if primary == nil {
-		return
+	if primary == nil || primary.core.unnamed != "" {
+		return // or it has won where nobody in sync is left, and will say so
 	}
 	theirs := primary.core.table.slotsOf(q.shard) // it may have given some away meanwhile
 	own.Intersect(&theirs)
@@ -576,8 +581,8 @@ func (w *simWorld) checkHeld(n *simNode, op simPending) {
 	}
 	for _, m := range l.inSync {
 		o := w.nodeOf(m.Node)
-		if o == nil || o == n || o.core.member() != m || len(o.replica.log.past) == 0 {
-			continue // gone, and with it what it had; or it has changed something on its own, and copies all anew
+		if o == nil || o == n || o.core.member() != m || len(o.replica.log.past) == 0 || o.replica.log.past[0].After > 0 {
+			continue // gone, and with it what it had; or it has changed something on its own, and has no history of before
 		}
 		if at, ok := r.log.past.shared(r.log.end, o.replica.log.past, o.replica.log.end); !ok || at < op.offset {
 			w.fail("RP10", "%s acknowledges what is at offset %d, %s is in sync and has %v, the two share %d", n.name(), op.offset, o.name(), o.replica.log.position(), at)
