@@ -16,12 +16,11 @@ import (
 // ledger is the load of a scenario, and what it has been told: each writer writes one
 // key after the other, all in one slot, so that whatever is gone shows.
 type ledger struct {
-	s        *scenario
-	expiring bool
-	cancel   context.CancelFunc
-	wg       sync.WaitGroup
-	acked    atomic.Int64
-	seen     int64
+	s      *scenario
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	acked  atomic.Int64
+	seen   int64
 
 	mu   sync.Mutex
 	acks map[string][]ack         // guarded by mu: by writer, in order
