@@ -142,6 +142,7 @@ func TestPolicyOfReplicasThatGo(t *testing.T) {
 	} {
 		x := shaped(t, 3, 8, "d", row.shape, func(s *state) {
 			s.hadReplicas[primaryShard(s, 2)] = true
+			s.shardRecord = inSyncOf(s, 0, 1, 2, 3, 4, 5, 6, 7)
 			s.cfg.policy = row.policy
 			s.nextReplica = 0
 		})
