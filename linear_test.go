@@ -182,7 +182,6 @@ func TestCallsOverFailoversAreLinearizable(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newShards(t, seed+100, row.primaries, row.replicas)
 				s.allWell(row.primaries, 1+row.replicas)
-				began := s.at(0).Status().Epoch
 				ctx, stop := context.WithCancel(t.Context())
 				var wg sync.WaitGroup
 				defer wg.Wait()
@@ -200,7 +199,6 @@ func TestCallsOverFailoversAreLinearizable(t *testing.T) {
 					s.fail()
 					s.allWell(row.primaries, 1+row.replicas)
 				}
-				require.Greater(t, s.at(0).Status().Epoch, began, "a failover")
 			})
 			calls := linearizable(t, c.Keys())
 			t.Logf("%s, seed %d: %d calls, %d answered", row.name, seed, calls, c.made.Load())
