@@ -194,7 +194,9 @@ func (c *Conn) beginBatch() {
 		c.writing = true
 		c.now = time.Now()
 		c.started = c.now
-		c.write(c.pushes.take()) // if it fails, the client is cut
+		if c.pushes.started {
+			c.write(c.pushes.take()) // if it fails, the client is cut
+		}
 	}
 }
 

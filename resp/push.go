@@ -8,7 +8,7 @@ import "sync"
 type pushQueue struct {
 	mu      sync.Mutex
 	buf     []byte
-	started bool
+	started bool // written by the connection's own goroutine alone, which may read it without mu
 	closed  bool
 	wake    chan struct{}
 	done    chan struct{}
