@@ -1,6 +1,7 @@
 package slotmesh
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -17,7 +18,8 @@ import (
 const driverNT = 2 * time.Second
 
 // formNodes starts nodes at a:1, b:1 ... that form a cluster by number, each on
-// its side of the network: "a", "b" ... They end with the test.
+// its side of the network: "a", "b" ... All are primaries, where cfg names no number.
+// They end with the test.
 func formNodes(t *testing.T, faults *transport.Faults, count int, cfg Config) []*node {
 	t.Helper()
 	var seeds []string
@@ -30,7 +32,7 @@ func formNodes(t *testing.T, faults *transport.Faults, count int, cfg Config) []
 		if c.NodeTimeout == 0 {
 			c.NodeTimeout = driverNT
 		}
-		c.Addr, c.Transport, c.Seeds, c.Primaries = seeds[i], faults.Node(seeds[i][:1]), seeds, count
+		c.Addr, c.Transport, c.Seeds, c.Primaries = seeds[i], faults.Node(seeds[i][:1]), seeds, cmp.Or(cfg.Primaries, count)
 		nodes = append(nodes, startNode(t, c))
 	}
 	for _, n := range nodes {

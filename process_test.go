@@ -26,7 +26,7 @@ const processNode = "SLOTMESH_TEST_NODE" // the config of a node that this proce
 func TestProcessNode(t *testing.T) {
 	config := strings.Fields(os.Getenv(processNode))
 	if len(config) == 0 {
-		t.Skip("this process is no node")
+		t.Skip("the other tests of this file run it in processes of their own, which " + processNode + " makes nodes")
 	}
 	n := startNode(t, Config{Addr: config[0], Seeds: config[1:], Primaries: 1, Replicas: len(config) - 2, NodeTimeout: processTimeout})
 	isReady(t, n)

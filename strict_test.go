@@ -188,14 +188,7 @@ func TestAReplicaCountsTheTimeThatMessagesTake(t *testing.T) {
 func TestSlotsMoveToAShardThatFailsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFaults(t)
-		var nodes []*node
-		seeds := []string{"a:1", "b:1", "c:1", "d:1"}
-		for _, at := range seeds {
-			nodes = append(nodes, startNode(t, Config{Addr: at, Seeds: seeds, Primaries: 2, Replicas: 1, NodeTimeout: driverNT, Transport: f.Node(at[:1])}))
-		}
-		for _, n := range nodes {
-			isReady(t, n)
-		}
+		nodes := formNodes(t, f, 4, Config{Primaries: 2, Replicas: 1})
 		shardOf := func(i int) (primary, replica *node) {
 			until(t, driverNT, "both shards", func() bool { return len(nodes[0].Table().Shards()) == 2 })
 			x := nodes[0].Table().Shards()[i]

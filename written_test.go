@@ -133,14 +133,7 @@ func TestAClientSaysThatItsWritesMayBeLost(t *testing.T) {
 func TestAClientWaitsForAllShardsThatItHasWrittenTo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFaults(t)
-		var nodes []*node
-		seeds := []string{"a:1", "b:1", "c:1", "d:1"}
-		for _, at := range seeds {
-			nodes = append(nodes, startNode(t, Config{Addr: at, Seeds: seeds, Primaries: 2, Replicas: 1, NodeTimeout: driverNT, Transport: f.Node(at[:1])}))
-		}
-		for _, n := range nodes {
-			isReady(t, n)
-		}
+		nodes := formNodes(t, f, 4, Config{Primaries: 2, Replicas: 1})
 		c := nodes[0].Client()
 		for i := range 200 {
 			require.NoError(t, c.Set(t.Context(), fmt.Sprint("key", i), nil))
