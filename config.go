@@ -78,10 +78,10 @@ type Config struct {
 	// of what was written last, is answered once every member in sync has it, and a
 	// write is refused (ErrNoReplicas) where fewer than so many besides the primary
 	// are in sync; one that has run by then is answered with an Unknown outcome, a
-	// NodeTimeout after it began to wait. Then no single failure loses what was acknowledged. It costs each
-	// write a way to the replicas and back. 0, the default, answers at once: what a
-	// primary has acknowledged in the moment before it dies may be lost. All nodes
-	// of a shard should have the same.
+	// NodeTimeout after it began to wait. Then no single failure loses what was
+	// acknowledged. It costs each write a way to the replicas and back. 0, the
+	// default, answers at once: what a primary has acknowledged in the moment before
+	// it dies may be lost. All nodes of a shard should have the same.
 	AckReplicas int
 
 	// ReplicaStaleness bounds how old what a replica shows may be: a request that is

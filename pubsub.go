@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// pubSub carries messages to all nodes, or to those of a shard. A message is sent once, to the members
-// that this node knows, and is not acknowledged: one that is down or slow misses
-// it, as in Redis. What a node publishes arrives in the order in which it was
-// published.
+// pubSub carries messages to all nodes, or to those of a shard. A message is sent
+// once, to the members that this node knows, and is not acknowledged: one that is down
+// or slow misses it, as in Redis. What a node publishes arrives in the order in which
+// it was published.
 type pubSub struct {
 	n       *node
 	dropped atomic.Uint64 // messages that found the queue of a member full, or no way to it

@@ -294,7 +294,8 @@ func punsubscribe(c *Conn, args [][]byte) error {
 }
 
 // ssubscribe listens to channels of one slot, if this node serves it or is a
-// replica of who does: decided under the slot's lock, so that no channel is added to a slot that has gone.
+// replica of who does: decided under the slot's lock, so that no channel is added to
+// a slot that has gone.
 func ssubscribe(c *Conn, args [][]byte) error {
 	c.startPushing()
 	p := &c.server.pubSub
