@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/slotmesh/slotmesh"
+	"github.com/slotmesh/slotmesh/internal/loopback"
 	"github.com/slotmesh/slotmesh/transport"
 )
 
@@ -120,14 +121,9 @@ func BenchmarkGetInCluster(b *testing.B) {
 	networks := map[string]func() (slotmesh.Transport, []string){
 		"memory": func() (slotmesh.Transport, []string) { return transport.NewMemory(), []string{"a:1", "b:1", "c:1"} },
 		"tcp": func() (slotmesh.Transport, []string) {
-			var addrs []string
-			for range 3 {
-				l, err := transport.TCP{}.Listen("127.0.0.1:0")
-				if err != nil {
-					b.Fatal(err)
-				}
-				addrs = append(addrs, l.Addr().String())
-				l.Close()
+			addrs, err := loopback.FreeAddrs(3)
+			if err != nil {
+				b.Fatal(err)
 			}
 			return transport.TCP{}, addrs
 		},

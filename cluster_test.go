@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/slotmesh/slotmesh"
+	"github.com/slotmesh/slotmesh/internal/loopback"
 	"github.com/slotmesh/slotmesh/store"
 	"github.com/slotmesh/slotmesh/transport"
 	"github.com/stretchr/testify/require"
@@ -608,13 +609,8 @@ func TestCloseMayBeCalledTwiceAndAtOnce(t *testing.T) {
 }
 
 func TestThreeNodesOverTCP(t *testing.T) {
-	var seeds []string
-	for range 3 {
-		l, err := transport.TCP{}.Listen("127.0.0.1:0")
-		require.NoError(t, err)
-		seeds = append(seeds, l.Addr().String())
-		l.Close()
-	}
+	seeds, err := loopback.FreeAddrs(3)
+	require.NoError(t, err)
 	var nodes []slotmesh.Node
 	for _, addr := range seeds {
 		n, err := slotmesh.Start(t.Context(), slotmesh.Config{Addr: addr, Seeds: seeds, Primaries: 3, NodeTimeout: time.Second})
@@ -627,7 +623,7 @@ func TestThreeNodesOverTCP(t *testing.T) {
 	for _, n := range nodes {
 		require.NoError(t, n.Ready(ctx))
 	}
-	_, err := slotmesh.Start(ctx, slotmesh.Config{Addr: seeds[0]})
+	_, err = slotmesh.Start(ctx, slotmesh.Config{Addr: seeds[0]})
 	require.ErrorContains(t, err, seeds[0], "a taken address is named")
 	for i := range 100 {
 		key := fmt.Sprint("key", i)

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"strconv"
@@ -15,6 +14,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/slotmesh/slotmesh/internal/loopback"
 )
 
 // What happens to a process as a whole, as a signal does it, needs one.
@@ -80,13 +81,10 @@ func (p *process) hear(t *testing.T, word string) string {
 	return ""
 }
 
-func freeAddrs(t *testing.T, count int) (addrs []string) {
-	for range count {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		defer l.Close()
-		addrs = append(addrs, l.Addr().String())
-	}
+func freeAddrs(t *testing.T, count int) []string {
+	t.Helper()
+	addrs, err := loopback.FreeAddrs(count)
+	require.NoError(t, err)
 	return addrs
 }
 

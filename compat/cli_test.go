@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -20,6 +19,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/slotmesh/slotmesh/internal/loopback"
 )
 
 // redis-cli --cluster and other tools of Redis against examples/server, as child
@@ -69,7 +70,7 @@ func (l *lockedBuffer) String() string {
 // it says that it is ready.
 func startProcess(t testing.TB, bin string, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, bin: bin, port: freePortPair(t), dir: t.TempDir(), args: args}
+	p := &process{t: t, bin: bin, port: freePort(t), dir: t.TempDir(), args: args}
 	p.start()
 	t.Cleanup(p.kill)
 	return p
@@ -120,27 +121,14 @@ func (p *process) do(args ...string) reply {
 
 func (p *process) id() string { return p.do("CLUSTER", "MYID").text }
 
-// freePortPair is a port that is free together with that of the bus, 10000 above.
-// Both lie below those that a system gives to connections that go out: tests that
-// run beside each other take none of them meanwhile.
-func freePortPair(t testing.TB) string {
+// freePort is a port that is free together with that of the bus, 10000 above.
+func freePort(t testing.TB) string {
 	t.Helper()
-	for range 100 {
-		if port := 11_000 + rand.IntN(11_000); free(port) && free(port+10_000) {
-			return strconv.Itoa(port)
-		}
-	}
-	t.Fatal("no free port whose port + 10000 is free, too")
-	return ""
-}
-
-func free(port int) bool {
-	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-	if err != nil {
-		return false
-	}
-	l.Close()
-	return true
+	addrs, err := loopback.FreeAddrs(1)
+	require.NoError(t, err)
+	_, port, err := net.SplitHostPort(addrs[0])
+	require.NoError(t, err)
+	return port
 }
 
 // nodes starts servers that are to become a cluster.
@@ -567,7 +555,7 @@ func TestServerSaysWhatIsWrongWithItsOptions(t *testing.T) {
 		{[]string{"--port", "60000", "--cluster-enabled", "yes"}, "expected a port up to 55535"},
 		{[]string{"--cluster-enabled", "maybe"}, "argument must be 'yes' or 'no'"},
 		{[]string{"--bind", "0.0.0.0", "--cluster-enabled", "yes"}, "protected-mode no"},
-		{[]string{"--cluster-node-timeout", "1", "--cluster-enabled", "yes", "--port", freePortPair(t), "--dir", dir}, "NodeTimeout"},
+		{[]string{"--cluster-node-timeout", "1", "--cluster-enabled", "yes", "--port", freePort(t), "--dir", dir}, "NodeTimeout"},
 		{[]string{"port"}, "config file"},
 	} {
 		out, err := exec.Command(bin, row.args...).CombinedOutput()

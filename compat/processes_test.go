@@ -252,7 +252,7 @@ func TestServerTakesConfigFromFileAndFlags(t *testing.T) {
 	file, logFile := filepath.Join(dir, "redis.conf"), filepath.Join(dir, "server log")
 	text := fmt.Sprintf("# comment\n\nrequirepass 'from the file'\nmaxclients 77\nhz 50\nactivedefrag no\nslave-priority 7\nnosuch-directive 1\nlogfile \"%s/server l\\x6fg\"\n", dir)
 	require.NoError(t, os.WriteFile(file, []byte(text), 0o644))
-	p := &process{t: t, bin: bin, port: freePortPair(t), dir: dir}
+	p := &process{t: t, bin: bin, port: freePort(t), dir: dir}
 	p.startWith(logFile, file, "--maxclients", "88", "--cluster-enabled", "yes", "--loglevel", "verbose")
 	l := connect(t, p.addr(), "2")
 	for _, row := range [][]string{
@@ -322,7 +322,7 @@ func TestServerKeepsIdentityAndSlots(t *testing.T) {
 		"SIGKILL": func() { p.kill() },
 		"SIGKILL, and another port": func() {
 			p.kill()
-			p.port = freePortPair(t)
+			p.port = freePort(t)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

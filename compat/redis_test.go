@@ -5,7 +5,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"strconv"
 	"testing"
 	"time"
 
@@ -21,8 +20,8 @@ func startRedis(t testing.TB, flags ...string) string {
 	t.Helper()
 	path, err := exec.LookPath("redis-server")
 	require.NoError(t, err, "redis-server 7.0 is what slotmesh is compared with: apt-get install redis-server")
-	port, bus := freePort(t), freePort(t)
-	cmd := exec.Command(path, append([]string{"--port", port, "--cluster-port", bus, "--bind", "127.0.0.1", "--dir", t.TempDir(),
+	port := freePort(t)
+	cmd := exec.Command(path, append([]string{"--port", port, "--bind", "127.0.0.1", "--dir", t.TempDir(),
 		"--save", "", "--appendonly", "no", "--cluster-enabled", "yes", "--daemonize", "no", "--loglevel", "warning"}, flags...)...)
 	cmd.Env = append(os.Environ(), "LC_ALL=C") // SORT ALPHA compares by locale
 	cmd.SysProcAttr = endWithParent()
@@ -58,12 +57,4 @@ func startOurs(t testing.TB) string {
 	require.NoError(t, err)
 	t.Cleanup(func() { s.Close() })
 	return s.Addr().String()
-}
-
-func freePort(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 }

@@ -255,7 +255,7 @@ func loadedKeys(t testing.TB, file string) int {
 	data, err := os.ReadFile(file)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "dump.rdb"), data, 0o600))
-	p := &process{t: t, bin: "redis-server", port: freePortPair(t), dir: dir}
+	p := &process{t: t, bin: "redis-server", port: freePort(t), dir: dir}
 	p.start()
 	t.Cleanup(p.kill)
 	n, err := strconv.Atoi(p.do("DBSIZE").text)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strconv"
 	"time"
 
@@ -70,25 +71,49 @@ func (m *mesh) connect(n int, tcp bool) error {
 		}
 		return nil
 	}
-	m.config.Transport = transport.TCP{}
+	network := &loopback{open: make(map[string]net.Listener)}
+	m.config.Transport = network
 	for range n {
-		addr, err := freePort()
+		addr, err := network.reserve()
 		if err != nil {
-			return err
+			return errors.Join(err, network.close())
 		}
 		m.config.Seeds = append(m.config.Seeds, addr)
 	}
 	return nil
 }
 
-// freePort finds a port of the loopback interface that nobody listens at.
-func freePort() (string, error) {
-	l, err := transport.TCP{}.Listen("127.0.0.1:0")
+// loopback is TCP whose addresses are known before a node listens at them: they
+// are listened at from the start, so that nobody else takes them meanwhile.
+type loopback struct {
+	transport.TCP
+	open map[string]net.Listener // that no node has asked for yet
+}
+
+func (l *loopback) reserve() (string, error) {
+	at, err := l.TCP.Listen("127.0.0.1:0")
 	if err != nil {
 		return "", err
 	}
-	defer l.Close()
-	return l.Addr().String(), nil
+	l.open[at.Addr().String()] = at
+	return at.Addr().String(), nil
+}
+
+func (l *loopback) Listen(addr string) (net.Listener, error) {
+	if at, ok := l.open[addr]; ok {
+		delete(l.open, addr)
+		return at, nil
+	}
+	return l.TCP.Listen(addr)
+}
+
+func (l *loopback) close() error {
+	var errs []error
+	for _, at := range l.open {
+		errs = append(errs, at.Close())
+	}
+	clear(l.open)
+	return errors.Join(errs...)
 }
 
 func (m *mesh) start(ctx context.Context, c slotmesh.Config) error {
@@ -128,7 +153,7 @@ func (m *mesh) grow(ctx context.Context) error {
 }
 
 func (m *mesh) isTCP() bool {
-	_, tcp := m.config.Transport.(transport.TCP)
+	_, tcp := m.config.Transport.(*loopback)
 	return tcp
 }
 
@@ -148,6 +173,9 @@ func (m *mesh) close() error {
 	var errs []error
 	for _, n := range m.nodes {
 		errs = append(errs, n.Close())
+	}
+	if network, tcp := m.config.Transport.(*loopback); tcp {
+		errs = append(errs, network.close())
 	}
 	return errors.Join(errs...)
 }
