@@ -1,3 +1,5 @@
+//go:build unix
+
 package slotmesh
 
 import (
@@ -14,8 +16,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/slotmesh/slotmesh/internal/loopback"
 )
 
 // What happens to a process as a whole, as a signal does it, needs one.
@@ -69,6 +69,22 @@ func startProcess(t *testing.T, addr string, seeds []string) *process {
 	return p
 }
 
+// stop returns once no thread of the process runs any more: it may answer until then.
+func (p *process) stop(t *testing.T) {
+	t.Helper()
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGSTOP))
+	for {
+		var status syscall.WaitStatus
+		_, err := syscall.Wait4(p.cmd.Process.Pid, &status, syscall.WUNTRACED, nil)
+		if err == syscall.EINTR {
+			continue
+		}
+		require.NoError(t, err)
+		require.True(t, status.Stopped(), "the process has ended")
+		return
+	}
+}
+
 // hear waits for a line that begins with a word, and returns the rest.
 func (p *process) hear(t *testing.T, word string) string {
 	t.Helper()
@@ -79,13 +95,6 @@ func (p *process) hear(t *testing.T, word string) string {
 	}
 	t.Fatalf("the process has ended before it said %q", word)
 	return ""
-}
-
-func freeAddrs(t *testing.T, count int) []string {
-	t.Helper()
-	addrs, err := loopback.FreeAddrs(count)
-	require.NoError(t, err)
-	return addrs
 }
 
 // A primary that stands still past its lease, with requests waiting at its door,
@@ -110,7 +119,7 @@ func TestAPrimaryThatWasStoppedAcknowledgesNothing(t *testing.T) {
 	})
 	c := nodes[0].Client()
 	until(t, time.Minute, "the first write", func() bool { return c.Set(t.Context(), "n", []byte("0")) == nil })
-	require.NoError(t, p.cmd.Process.Signal(syscall.SIGSTOP))
+	p.stop(t)
 
 	const calls = 50
 	var wg sync.WaitGroup

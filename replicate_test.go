@@ -8,9 +8,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
+	"github.com/slotmesh/slotmesh/internal/loopback"
 	"github.com/slotmesh/slotmesh/store"
 	"github.com/slotmesh/slotmesh/transport"
-	"github.com/stretchr/testify/require"
 )
 
 // formShard starts a cluster of one primary and its replicas, at a:1, b:1 ... The
@@ -242,6 +244,13 @@ func TestAChangeThatTheLogDoesNotKnowMakesAReplicaCopyAnew(t *testing.T) {
 		until(t, driverNT, "a new copy", func() bool { return b.repl.facts.Load().store != inc && b.Status().Replication.Link == LinkUp })
 		level(t, driverNT, a, b)
 	})
+}
+
+func freeAddrs(t *testing.T, count int) []string {
+	t.Helper()
+	addrs, err := loopback.FreeAddrs(count)
+	require.NoError(t, err)
+	return addrs
 }
 
 // What a bubble cannot show: nodes that are really apart, over TCP. On a machine

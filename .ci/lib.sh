@@ -23,6 +23,14 @@ formatted() {
 	[ -z "$bad" ] || { printf 'gofmt would change:\n%s\n' "$bad"; return 1; }
 }
 
+# redis_tools installs what the tests in compat compare with, where it is missing.
+redis_tools() {
+	type redis-server redis-cli redis-benchmark redis-check-rdb >/dev/null 2>&1 && return
+	local sudo=
+	[ "$(id -u)" = 0 ] || sudo=sudo
+	$sudo apt-get update -qq && $sudo apt-get install -y -qq redis-tools redis-server >/dev/null
+}
+
 # in_module DIR COMMAND...: runs a command in a module.
 in_module() { (cd "$1" && shift && "$@"); }
 

@@ -3,10 +3,13 @@ package compat
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -269,4 +272,36 @@ func TestServerTakesTheSettingsOfReplicas(t *testing.T) {
 	require.Equal(t, "slave", replica.info("role"))
 	replica.must("CONFIG", "SET", "cluster-slave-no-failover", "no")
 	require.Eventually(t, func() bool { return replica.info("role") == "master" }, 30*time.Second, 20*time.Millisecond)
+}
+
+// The files that redis-cli asks for are whole and right for the program that checks them.
+func TestDataOfANodeAsAFile(t *testing.T) {
+	addr := startOurs(t)
+	l := connect(t, addr, "2")
+	for i := range 3000 {
+		l.add([]string{"SET", "{a}" + strconv.Itoa(i), "v" + strings.Repeat("v", i%100)})
+	}
+	require.NoError(t, l.flush())
+	for range 3000 {
+		r, err := l.read()
+		require.NoError(t, err)
+		require.Equal(t, "OK", r.text)
+	}
+	for _, line := range []string{"SET b v PX 100000000", "HSET h f v g w", "RPUSH l 1 2 3", "SADD s a b", "ZADD z 1 a 2.5 b inf c", "SET gone v PX 1", "SET large " + strings.Repeat("x", 300_000)} {
+		r, err := l.do(strings.Fields(line)...)
+		require.NoError(t, err)
+		require.False(t, r.isError(), r)
+	}
+	require.Eventually(t, func() bool { r, err := l.do("EXISTS", "gone"); return err == nil && r.text == "0" }, 5*time.Second, time.Millisecond)
+	host, port, err := net.SplitHostPort(addr)
+	require.NoError(t, err)
+	for keys, flag := range map[string]string{"3006": "--rdb", "0": "--functions-rdb"} {
+		at := filepath.Join(t.TempDir(), "dump.rdb")
+		out, err := exec.Command("redis-cli", "-h", host, "-p", port, flag, at).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		out, err = exec.Command("redis-check-rdb", at).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		require.Contains(t, string(out), "Checksum OK")
+		require.Contains(t, string(out), "] "+keys+" keys read")
+	}
 }

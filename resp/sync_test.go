@@ -4,10 +4,6 @@ import (
 	"bufio"
 	"io"
 	"net"
-	"os"
-	osexec "os/exec"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -56,32 +52,4 @@ func TestPSyncWithABadOffset(t *testing.T) {
 	_, before := askForData(t, s, "PING", "PSYNC ? -1")
 	require.Len(t, before, 4)
 	require.Equal(t, []string{"+PONG", "+FULLRESYNC"}, before[:2])
-}
-
-func TestDataOfANodeAsAFile(t *testing.T) {
-	path, err := osexec.LookPath("redis-check-rdb")
-	require.NoError(t, err, "apt-get install redis-tools")
-	s := startServer(t)
-	c := dial(t, s)
-	for i := range 3000 {
-		c.send("SET {a}" + strconv.Itoa(i) + " v" + strings.Repeat("v", i%100))
-	}
-	for range 3000 {
-		require.Equal(t, "OK", c.read())
-	}
-	for _, line := range []string{"SET b v PX 100000000", "HSET h f v g w", "RPUSH l 1 2 3", "SADD s a b", "ZADD z 1 a 2.5 b inf c", "SET gone v PX 1"} {
-		c.do(line)
-	}
-	c.send("SET", "large", strings.Repeat("x", 300_000))
-	require.Equal(t, "OK", c.read())
-	require.Eventually(t, func() bool { return c.do("EXISTS gone") == "0" }, 5*time.Second, time.Millisecond)
-	for name, command := range map[string]string{"3006": "SYNC", "0": "REPLCONF rdb-filter-only functions\r\nSYNC"} {
-		file, _ := askForData(t, s, command)
-		at := filepath.Join(t.TempDir(), "dump.rdb")
-		require.NoError(t, os.WriteFile(at, file, 0o600))
-		out, err := osexec.Command(path, at).CombinedOutput()
-		require.NoError(t, err, "%s", out)
-		require.Contains(t, string(out), "Checksum OK")
-		require.Contains(t, string(out), "] "+name+" keys read")
-	}
 }
