@@ -162,6 +162,7 @@ func (s *shards) levelAll() {
 // acknowledged: a crash with all memory, a node that is cut off, a failover that
 // an operator asks for, by force too.
 func TestAStrictShardLosesNothingInAnySingleFailure(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(fewer(3, 1)) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newShards(t, seed, 1, 2)
@@ -188,6 +189,7 @@ func TestAStrictShardLosesNothingInAnySingleFailure(t *testing.T) {
 
 // Nor while slots go from one shard to the other.
 func TestStrictShardsLoseNothingWhileSlotsMove(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(fewer(3, 1)) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newShards(t, seed, 2, 1)

@@ -48,6 +48,7 @@ func eventually(t *testing.T, within time.Duration, what string, cond func() boo
 }
 
 func TestCallsAreCountedOnceWhileSlotsMoveBackAndForth(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes := form(t, transport.NewMemory(), 3, slotmesh.Config{NodeTimeout: nt})
 		defer closeAll(nodes...)
@@ -84,6 +85,7 @@ func TestCallsAreCountedOnceWhileSlotsMoveBackAndForth(t *testing.T) {
 }
 
 func TestANodeCutOffFromTheMajorityStopsAnswering(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		faults := transport.NewFaults(transport.NewMemory(), 1)
 		defer faults.Close()
@@ -122,6 +124,7 @@ func TestANodeCutOffFromTheMajorityStopsAnswering(t *testing.T) {
 }
 
 func TestAnOutcomeThatIsUnknownIsSaid(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		faults := transport.NewFaults(transport.NewMemory(), 1)
 		defer faults.Close()
@@ -165,6 +168,7 @@ func TestAnOutcomeThatIsUnknownIsSaid(t *testing.T) {
 }
 
 func TestANodeThatRestartsIsTheSameOne(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem := transport.NewMemory()
 		seeds := []string{"a:1", "b:1", "c:1"}
@@ -206,6 +210,7 @@ func TestANodeThatRestartsIsTheSameOne(t *testing.T) {
 }
 
 func TestANodeJoinsTakesSlotsGivesThemBackAndLeaves(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem := transport.NewMemory()
 		nodes := form(t, mem, 3, slotmesh.Config{NodeTimeout: nt})
@@ -242,6 +247,7 @@ func TestANodeJoinsTakesSlotsGivesThemBackAndLeaves(t *testing.T) {
 }
 
 func TestCollectionsAndTimesOfExpiryMoveToo(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes := form(t, transport.NewMemory(), 2, slotmesh.Config{NodeTimeout: nt})
 		defer closeAll(nodes...)
@@ -282,6 +288,7 @@ func TestCollectionsAndTimesOfExpiryMoveToo(t *testing.T) {
 }
 
 func TestExpiredKeysAreSwept(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem := store.NewMemory()
 		n, err := slotmesh.Start(t.Context(), slotmesh.Config{Store: mem})
@@ -304,6 +311,7 @@ func TestExpiredKeysAreSwept(t *testing.T) {
 }
 
 func TestCommands(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var node slotmesh.Node
 		commands := []slotmesh.Command{
@@ -387,6 +395,7 @@ func TestCommands(t *testing.T) {
 }
 
 func TestACommandThatTheOwnerDoesNotKnow(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem := transport.NewMemory()
 		seeds := []string{"a:1", "b:1"}
@@ -411,6 +420,7 @@ func TestACommandThatTheOwnerDoesNotKnow(t *testing.T) {
 }
 
 func TestCompareAndSwap(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n, err := slotmesh.Start(t.Context(), slotmesh.Config{})
 		require.NoError(t, err)
@@ -439,6 +449,7 @@ func TestCompareAndSwap(t *testing.T) {
 }
 
 func TestCallsWithBadArguments(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n, err := slotmesh.Start(t.Context(), slotmesh.Config{MaxKey: 16, MaxValue: 64})
 		require.NoError(t, err)
@@ -499,6 +510,7 @@ func TestEveryProblemOfAConfigIsNamed(t *testing.T) {
 }
 
 func TestCommandsOfOperatorsThatAreRefused(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem := transport.NewMemory()
 		nodes := form(t, mem, 3, slotmesh.Config{NodeTimeout: nt})
@@ -537,6 +549,7 @@ func TestCommandsOfOperatorsThatAreRefused(t *testing.T) {
 }
 
 func TestAClusterMeetsAnotherAndNothingChanges(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem := transport.NewMemory()
 		nodes := form(t, mem, 2, slotmesh.Config{NodeTimeout: nt})
@@ -560,6 +573,7 @@ func TestAClusterMeetsAnotherAndNothingChanges(t *testing.T) {
 }
 
 func TestEventsThatDoNotFitAreCounted(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes := form(t, transport.NewMemory(), 2, slotmesh.Config{NodeTimeout: nt})
 		defer closeAll(nodes...)
@@ -585,6 +599,7 @@ func TestEventsThatDoNotFitAreCounted(t *testing.T) {
 }
 
 func TestCloseMayBeCalledTwiceAndAtOnce(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes := form(t, transport.NewMemory(), 3, slotmesh.Config{NodeTimeout: nt})
 		var wg sync.WaitGroup
@@ -696,6 +711,7 @@ func TestASlowCommandStallsItsSlotAlone(t *testing.T) {
 // others still look for the old one: what they say to that is not taken for the
 // link to the new.
 func TestANodeAtTheAddressOfAnotherHearsEverybody(t *testing.T) {
+	t.Parallel()
 	for round := range 8 {
 		synctest.Test(t, func(t *testing.T) {
 			mem := transport.NewMemory()

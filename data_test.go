@@ -75,6 +75,7 @@ func (c *forgettable) Close() error {
 }
 
 func TestAConnectionThatCarriesNothingAnyMoreIsMadeAnew(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		net := &forgetful{Memory: transport.NewMemory()}
 		seeds := []string{"a:1", "b:1", "c:1"}
@@ -106,6 +107,7 @@ func TestAConnectionThatCarriesNothingAnyMoreIsMadeAnew(t *testing.T) {
 
 // A command that takes long shows that it lives: its connection is left alone.
 func TestACallMayTakeLongerThanASilenceMay(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		wait := Command{Name: "wait", Run: func(tx *Tx, _ [][]byte) ([]byte, error) {
 			time.Sleep(5 * time.Minute)
@@ -122,6 +124,7 @@ func TestACallMayTakeLongerThanASilenceMay(t *testing.T) {
 
 // One connection carries the calls of all slots of a pair of nodes.
 func TestASlowCommandHoldsBackNoCallOnAnotherSlot(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		running, release := make(chan struct{}), make(chan struct{})
 		slow := Command{Name: "slow", Run: func(*Tx, [][]byte) ([]byte, error) {
@@ -159,6 +162,7 @@ func TestASlowCommandHoldsBackNoCallOnAnotherSlot(t *testing.T) {
 }
 
 func TestLimitsMayDifferFromNodeToNode(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ran := 0
 		big := Command{Name: "big", Run: func(tx *Tx, args [][]byte) ([]byte, error) {
@@ -218,6 +222,7 @@ func TestLimitsMayDifferFromNodeToNode(t *testing.T) {
 
 // A connection may outlive what its sides were when it began.
 func TestWhatAnotherClusterAsksIsNotRun(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes := formNodes(t, newFaults(t), 3, Config{})
 		key := keyOf(nodes[1], 0)
@@ -244,6 +249,7 @@ func TestWhatAnotherClusterAsksIsNotRun(t *testing.T) {
 
 // In a bubble of fake time nobody who waits may be busy: Wait would not return.
 func TestCallsThatWaitForABufferWait(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFaults(t)
 		nodes := formNodes(t, f, 2, Config{MaxValue: 8 << 20})
@@ -301,6 +307,7 @@ func shake(t *testing.T, n, as *node, role linkRole) (net.Conn, *sender) {
 }
 
 func TestAPeerThatReadsNoRepliesIsHungUpOn(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes := formNodes(t, newFaults(t), 2, Config{})
 		key := keyOf(nodes[0], 0)
@@ -327,6 +334,7 @@ func TestAPeerThatReadsNoRepliesIsHungUpOn(t *testing.T) {
 }
 
 func TestADataConnectionThatSendsNothingForLongIsClosed(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes := formNodes(t, newFaults(t), 2, Config{})
 		conn, _ := shake(t, nodes[0], nodes[1], roleData)
@@ -339,6 +347,7 @@ func TestADataConnectionThatSendsNothingForLongIsClosed(t *testing.T) {
 
 // What no node sends ends the connection, and nothing else.
 func TestADataConnectionWithNonsenseIsClosed(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes := formNodes(t, newFaults(t), 2, Config{})
 		piece := dataPiece{job: 7, slot: 3}
@@ -380,6 +389,7 @@ func TestADataConnectionWithNonsenseIsClosed(t *testing.T) {
 // While a cluster forms one node has and another has not yet: a call between
 // them has not happened, and that is known.
 func TestNoCallIsUnknownBecauseTheClusterForms(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f, seeds := newFaults(t), []string{"a:1", "b:1", "c:1"}
 		sides := []Transport{f.Node("a"), f.Node("b"), f.Node("c")}
@@ -402,6 +412,7 @@ func TestNoCallIsUnknownBecauseTheClusterForms(t *testing.T) {
 // A ping that waits behind much on a slow way has not left yet: its answer is not
 // due.
 func TestAPingIsDueOnceItHasLeft(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFaults(t)
 		nodes := formNodes(t, f, 2, Config{})

@@ -102,6 +102,7 @@ func ask[T any](t *testing.T, n *node, f func(s *state) T) T {
 
 // What a node says of itself is true without anybody asking for it.
 func TestAStatusIsNeverOld(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFaults(t)
 		nodes := formNodes(t, f, 3, Config{})
@@ -134,6 +135,7 @@ func TestAStatusIsNeverOld(t *testing.T) {
 // NodeTimeouts that differ keep no cluster from forming, and are not passed over
 // in silence.
 func TestAStatusNamesNodesThatAreConfiguredUnlikeThisOne(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f, seeds := newFaults(t), []string{"a:1", "b:1"}
 		var nodes []*node

@@ -18,6 +18,7 @@ import (
 // One hold may follow another, as it does while other slots come and go: what a
 // request waits in all is bounded.
 func TestARequestWaitsForASlotOnHoldForOneNodeTimeoutInAll(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes := formNodes(t, newFaults(t), 3, Config{})
 		n, key := nodes[0], keyOf(nodes[0], 0)
@@ -61,6 +62,7 @@ func TestARequestWaitsForASlotOnHoldForOneNodeTimeoutInAll(t *testing.T) {
 
 // What a command returns tells what it has seen, also where it is an error.
 func TestNothingThatACommandSawIsToldOnceTheLeaseIsOver(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFaults(t)
 		nodes := formNodes(t, f, 3, Config{})
@@ -131,6 +133,7 @@ func TestNoCommandTouchesTheStoreAfterClose(t *testing.T) {
 
 // That another node closes is no reason to say that this one has.
 func TestACallWaitsWhileTheOwnerOfItsSlotRestarts(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem, seeds := transport.NewMemory(), []string{"a:1", "b:1", "c:1"}
 		var nodes []*node
@@ -159,6 +162,7 @@ func TestACallWaitsWhileTheOwnerOfItsSlotRestarts(t *testing.T) {
 }
 
 func TestAContextThatIsOverStopsACommandOfAnOperator(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes := formNodes(t, newFaults(t), 3, Config{})
 		over, cancel := context.WithCancel(t.Context())
@@ -187,6 +191,7 @@ func TestAContextThatIsOverStopsACommandOfAnOperator(t *testing.T) {
 
 // What a command hears from other nodes is not an answer of this one.
 func TestAnErrorThatACommandPassesOnIsItsOwn(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		calls := 0
 		fail := Command{Name: "fail", Run: func(_ *Tx, args [][]byte) ([]byte, error) {
@@ -220,6 +225,7 @@ func TestAnErrorThatACommandPassesOnIsItsOwn(t *testing.T) {
 
 // Calls for plain values do not show what a collection has in its header.
 func TestCallsForPlainValuesRefuseCollections(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes := formNodes(t, newFaults(t), 2, Config{})
 		key := keyOf(nodes[0], 0)

@@ -131,6 +131,7 @@ func TestAStoreThatMisbehaves(t *testing.T) {
 // Neither does a store bring a hand-over to hang, on whichever side, nor the
 // sweeper; and what it has not taken is not moved.
 func TestAHandOverMeetsAStoreThatMisbehaves(t *testing.T) {
+	t.Parallel()
 	for _, bad := range []string{"Apply fails", "Apply panics", "Len is negative", "Len panics", "Scan fails", "Scan panics", "Drop fails", "Drop panics"} {
 		for side, name := range []string{"giver", "taker"} {
 			if call, _, _ := strings.Cut(bad, " "); call != "Len" && (call == "Scan") != (name == "giver") {
@@ -217,6 +218,7 @@ func TestATransportThatListensToNothingIsRefused(t *testing.T) {
 
 // A node whose transport misbehaves is alone, at no great cost, and closes.
 func TestATransportThatMisbehaves(t *testing.T) {
+	t.Parallel()
 	nothing := func(net.Listener) (net.Conn, error) { return nil, nil }
 	storm := func(net.Listener) (net.Conn, error) { return nil, errors.New("too many open files") }
 	for name, make := range map[string]func(Transport) *badTransport{
@@ -284,6 +286,7 @@ func (s panicking) Apply(slot uint16, ops []store.Op) error {
 }
 
 func TestReplicasHaveWhatAStoreHasThatPanicked(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		at := new(atomic.Int32)
 		var nodes []*node

@@ -30,6 +30,7 @@ func durableNodes(t *testing.T, f *transport.Faults) (nodes []*node, cfgs []Conf
 // Between the taker's word that it holds the data and its first answer for the
 // slot nobody else may have it any more.
 func TestATakerThatRestartsHoldsWhatItSaidItHolds(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFaults(t)
 		nodes, cfgs := durableNodes(t, f)
@@ -56,6 +57,7 @@ func TestATakerThatRestartsHoldsWhatItSaidItHolds(t *testing.T) {
 
 // What has come in part is no copy.
 func TestATakerThatRestartsHalfWayHoldsNothing(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFaults(t)
 		nodes, cfgs := durableNodes(t, f)
@@ -87,6 +89,7 @@ func TestATakerThatRestartsHalfWayHoldsNothing(t *testing.T) {
 }
 
 func TestKeysOfASlotThatWasReleasedStayOverARestart(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFaults(t)
 		nodes, cfgs := durableNodes(t, f)
@@ -162,6 +165,7 @@ func TestCopiesThatWereSavedBelongToACluster(t *testing.T) {
 // A crash undoes a mark that is not on disk: until it is there, nobody is told
 // anything that depends on it, and no key comes or goes under it.
 func TestAMarkIsNotUsedBeforeItIsSaved(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes, _ := durableNodes(t, newFaults(t))
 		owner, target := nodes[0], nodes[1]
@@ -211,6 +215,7 @@ func crash(t *testing.T, n *node, cfg *Config) *node {
 // From the first answer on a slot's keys are found again, however soon the crash
 // comes.
 func TestWhatIsAcknowledgedOfANewSlotOutlivesACrash(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cfg := Config{Addr: "a:1", Transport: newFaults(t).Node("a"), NodeTimeout: driverNT, Dir: t.TempDir(), Store: store.NewMemory(), Seeds: []string{"a:1"}, Primaries: 1}
 		n := startNode(t, cfg)
@@ -225,6 +230,7 @@ func TestWhatIsAcknowledgedOfANewSlotOutlivesACrash(t *testing.T) {
 
 // The same of a slot that comes key by key.
 func TestWhatIsAcknowledgedOfASlotThatCameInPlaceOutlivesACrash(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes, cfgs := durableNodes(t, newFaults(t))
 		a, b := nodes[0], nodes[1]

@@ -130,6 +130,7 @@ func (c *lifeCall) isOf(t *testing.T, err error) {
 
 // Every public method says of a closed node that it is closed, at once.
 func TestEveryMethodSaysThatTheNodeIsClosed(t *testing.T) {
+	t.Parallel()
 	for _, given := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			var st Store
@@ -191,6 +192,7 @@ func (c countingContext) AfterFunc(f func()) (stop func() bool) {
 // Whoever reads events with a context that is never over leaves nothing behind
 // in it, or beside it.
 func TestCloseLetsGoOfTheContextsOfEvents(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t, Config{})
 		ctx, cancel := context.WithCancel(context.Background())
@@ -214,6 +216,7 @@ func TestCloseLetsGoOfTheContextsOfEvents(t *testing.T) {
 // Before a node is ready every method answers within its context, and says what
 // is missing.
 func TestEveryMethodAnswersBeforeTheNodeIsReady(t *testing.T) {
+	t.Parallel()
 	for _, c := range lifeCalls() {
 		synctest.Test(t, func(t *testing.T) {
 			n := startNode(t, lifeConfig(nil))

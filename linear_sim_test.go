@@ -97,9 +97,11 @@ func strictLife(seed uint64, wrong simWrong) *simWorld {
 
 // What clients of strict shards hear is what one copy of each key would say.
 func TestSimulatedCallsAreLinearizable(t *testing.T) {
+	oneGoroutine(t)
+	t.Parallel()
 	reached := map[string]int{}
 	calls := 0
-	for seed := range uint64(fewer(20, 3)) {
+	for seed := range uint64(20) {
 		w := strictLife(seed, 0)
 		require.Empty(t, w.fails, "seed %d", seed)
 		for k, v := range w.ledger.reached {
@@ -115,6 +117,8 @@ func TestSimulatedCallsAreLinearizable(t *testing.T) {
 
 // What drivers do wrong with logs is found by the check of that name.
 func TestTheSimulatorFindsWhatIsDoneWrongWithLogs(t *testing.T) {
+	oneGoroutine(t)
+	t.Parallel()
 	for wrong, rule := range map[simWrong]string{wrongEarly: "RP10", wrongResume: "RP3", wrongEmpty: "RP7"} {
 		t.Run(rule, func(t *testing.T) {
 			for seed := range uint64(40) {
@@ -133,6 +137,8 @@ func TestTheSimulatorFindsWhatIsDoneWrongWithLogs(t *testing.T) {
 
 // And what is done wrong is found in what they hear, without a look inside.
 func TestSimulatedCallsShowWhatIsDoneWrong(t *testing.T) {
+	oneGoroutine(t)
+	t.Parallel()
 	for wrong, name := range map[simWrong]string{wrongEarly: "acknowledged before the replicas have it", wrongLease: "answered without a lease"} {
 		t.Run(name, func(t *testing.T) {
 			for seed := range uint64(40) {

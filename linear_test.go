@@ -173,6 +173,7 @@ func (c *callers) slots() (set SlotSet) {
 // What clients of strict shards hear over failures of nodes, failovers by hand and
 // slots that move is what one copy of each key would say.
 func TestCallsOverFailoversAreLinearizable(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name                string
 		primaries, replicas int
@@ -223,6 +224,7 @@ func (s *shards) keepMoving(ctx context.Context, slots SlotSet) {
 // Where no replica is waited for, a primary that is cut off acknowledges what its
 // successor never sees, as Config.AckReplicas says: the check finds it, from outside.
 func TestCallsShowWhatAReplicaHasNotGot(t *testing.T) {
+	t.Parallel()
 	var c callers
 	synctest.Test(t, func(t *testing.T) {
 		nodes, f := formShardOn(t, 3, Config{})

@@ -42,6 +42,7 @@ func helloFrame(t *testing.T, change func(h *hello)) []byte {
 }
 
 func TestAHandshakeThatIsNoneEndsTheConnection(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes := formNodes(t, newFaults(t), 2, Config{})
 		n := nodes[0]
@@ -79,6 +80,7 @@ func TestAHandshakeThatIsNoneEndsTheConnection(t *testing.T) {
 // Whoever connects and says nothing, or half of something, has five seconds; and
 // there is a bound on how many may.
 func TestHalfOpenConnectionsAreBoundedInNumberAndTime(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes := formNodes(t, newFaults(t), 2, Config{})
 		n := nodes[0]
@@ -112,6 +114,7 @@ func TestHalfOpenConnectionsAreBoundedInNumberAndTime(t *testing.T) {
 
 // After its handshake a stranger may say what it likes: it changes nothing.
 func TestNonsenseOverAControlConnectionChangesNothing(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes := formNodes(t, newFaults(t), 2, Config{})
 		n := nodes[0]
@@ -160,6 +163,7 @@ func TestNonsenseOverAControlConnectionChangesNothing(t *testing.T) {
 
 // A peer that reads nothing costs a queue of bounded length, and its connection.
 func TestAPeerThatReadsNoMessagesIsHungUpOn(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes := formNodes(t, newFaults(t), 2, Config{})
 		conn, _ := shake(t, nodes[0], nodes[1], roleControl)
@@ -194,6 +198,7 @@ func TestAPeerThatReadsNoMessagesIsHungUpOn(t *testing.T) {
 // Whatever a node is about, Close ends it: a bubble does not end before its last
 // goroutine.
 func TestCloseAtAnyMoment(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(fewer(40, 10)) {
 		synctest.Test(t, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 3))
@@ -265,6 +270,7 @@ func TestCloseAtAnyMoment(t *testing.T) {
 
 // A node that votes leaves once others do without it.
 func TestAVoterLeaves(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes := formNodes(t, newFaults(t), 4, Config{})
 		var voter *node
@@ -304,6 +310,7 @@ func TestAVoterLeaves(t *testing.T) {
 // Until its start is saved nobody is to hear who a node is: it may have to be another
 // start that says so.
 func TestANodeWhoseStartIsNotSavedKeepsQuiet(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes := formNodes(t, newFaults(t), 2, Config{})
 		a, b := nodes[0], nodes[1]

@@ -88,6 +88,7 @@ func TestABacklogIsBoundedInBytes(t *testing.T) {
 
 // A command takes effect as a whole at a replica, too, however much it writes.
 func TestACommandOfManyFramesIsOneEntry(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes := formShard(t, 2, Config{AckReplicas: 1})
 		a, b := nodes[0], nodes[1]

@@ -427,6 +427,7 @@ func TestAnImportingSlotIsFlushedWhereItIs(t *testing.T) {
 
 // A group that has not formed moves slots by Redis's rules, marks included.
 func TestMarksWithoutACluster(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem := transport.NewMemory()
 		var nodes []slotmesh.Node
@@ -468,6 +469,7 @@ func TestMarksWithoutACluster(t *testing.T) {
 
 // Without a cluster a slot changes hands at once, and what was imported stays.
 func TestASlotMovesKeyByKeyInAGroupThatHasNotFormed(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem := transport.NewMemory()
 		ctx := t.Context()

@@ -44,6 +44,7 @@ func moveIsOut(t *testing.T, n *node) bool {
 }
 
 func TestAHandOverThatIsGivenUpLeavesNothingAtTheTaker(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFaults(t)
 		nodes := formNodes(t, f, 3, Config{})
@@ -68,6 +69,7 @@ func TestAHandOverThatIsGivenUpLeavesNothingAtTheTaker(t *testing.T) {
 // However large a collection, and however many keys: what waits to be sent is
 // bounded.
 func TestWhatAHandOverHasReadAndNotSentIsBounded(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFaults(t)
 		nodes := formNodes(t, f, 2, Config{})
@@ -133,6 +135,7 @@ func TestPagesOfACopyAdaptToTheSizeOfWhatIsRead(t *testing.T) {
 // Where writes come faster than they can be sent, they wait: a move comes to its
 // end.
 func TestAMoveEndsUnderWritesThatNeverEnd(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFaults(t)
 		nodes := formNodes(t, f, 3, Config{})
@@ -168,6 +171,7 @@ func TestAMoveEndsUnderWritesThatNeverEnd(t *testing.T) {
 // MoveSlots returns when its context is over, and says whether it may happen
 // yet.
 func TestAMoveThatIsNotWaitedForAnyMore(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name    string
 		hinder  func(f *transport.Faults)
@@ -225,6 +229,7 @@ func TestAMoveThatIsNotWaitedForAnyMore(t *testing.T) {
 }
 
 func TestAMoveReturnsWhenItsNodeCloses(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFaults(t)
 		nodes := formNodes(t, f, 3, Config{})
@@ -248,6 +253,7 @@ func TestAMoveReturnsWhenItsNodeCloses(t *testing.T) {
 
 // Whoever is asked: the error is an AdminError, and says how much has happened.
 func TestAMoveThatFailsSaysHowMuchHasMoved(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFaults(t)
 		nodes := formNodes(t, f, 3, Config{})
@@ -298,6 +304,7 @@ func TestAMoveThatFailsSaysHowMuchHasMoved(t *testing.T) {
 // A connection that has been given up may be read late: what it brings is not to
 // take the place of what came after it.
 func TestALateBeginningOfAHandOverIsRefused(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes := formNodes(t, newFaults(t), 2, Config{})
 		giver, taker := nodes[0], nodes[1]
@@ -345,6 +352,7 @@ func TestALateBeginningOfAHandOverIsRefused(t *testing.T) {
 
 // Nobody can make a taker hold more than it may.
 func TestATakerHoldsABoundedNumberOfHandOvers(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes := formNodes(t, newFaults(t), 2, Config{})
 		s := &dataServer{n: nodes[1], from: *nodes[0].who.Load()}
@@ -383,6 +391,7 @@ func TestAFreezeIsBounded(t *testing.T) {
 // writers never wait longer than its budget, and the next may last twice as long.
 // What is written in between is not lost.
 func TestAFreezeThatTakesTooLongThawsAndTheNextMayLastLonger(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFaults(t)
 		nodes := formNodes(t, f, 3, Config{})
@@ -424,6 +433,7 @@ func TestAFreezeThatTakesTooLongThawsAndTheNextMayLastLonger(t *testing.T) {
 // What could not be sent before a freeze was over is sent after it: also where
 // the link is so slow that a freeze ends in the middle of it.
 func TestWhatAFreezeCouldNotSendIsSentLater(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFaults(t)
 		nodes := formNodes(t, f, 2, Config{})

@@ -14,6 +14,7 @@ import (
 )
 
 func TestANodeAloneServesEveryKey(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
 		n, err := slotmesh.Start(ctx, slotmesh.Config{})
@@ -61,6 +62,7 @@ func form(t *testing.T, mem slotmesh.Transport, n int, cfg slotmesh.Config) []sl
 }
 
 func TestThreeNodesFormAndServeEveryKeyFromAnywhere(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes := form(t, transport.NewMemory(), 3, slotmesh.Config{NodeTimeout: 2 * time.Second})
 		ctx := t.Context()
@@ -78,6 +80,7 @@ func TestThreeNodesFormAndServeEveryKeyFromAnywhere(t *testing.T) {
 }
 
 func TestSlotsMoveWhileTheyAreUsed(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes := form(t, transport.NewMemory(), 3, slotmesh.Config{NodeTimeout: 2 * time.Second})
 		ctx := t.Context()
@@ -107,6 +110,7 @@ func TestSlotsMoveWhileTheyAreUsed(t *testing.T) {
 }
 
 func TestExecuteSaysWhereASlotIsServed(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes := form(t, transport.NewMemory(), 2, slotmesh.Config{NodeTimeout: time.Second})
 		owner, _ := nodes[0].Table().Owner(slotmesh.KeySlot("foo"))

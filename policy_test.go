@@ -213,6 +213,7 @@ func TestUnformedGroupServesWhatItHas(t *testing.T) {
 // A policy is given at the start, and changed while the node runs; what is wrong with
 // it is said, and changes nothing.
 func TestPolicyOfANode(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := Policy{NoFailover: true, DataAge: 3, NoMigration: true, MigrationBarrier: 2, Partial: true}
 		n := startNode(t, Config{Policy: p})

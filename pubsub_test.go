@@ -14,6 +14,7 @@ import (
 )
 
 func TestMessagesReachEveryNodeInOrder(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem := transport.NewMemory()
 		seeds := []string{"a", "b", "c"}
@@ -60,6 +61,7 @@ func TestMessagesReachEveryNodeInOrder(t *testing.T) {
 // Who publishes is never held up by a member that is slow, nor keeps more for it
 // than the bound.
 func TestMessagesToASlowMemberAreDropped(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		faults := transport.NewFaults(transport.NewMemory(), 1)
 		defer faults.Close()
@@ -86,6 +88,7 @@ func TestMessagesToASlowMemberAreDropped(t *testing.T) {
 // A member that is away misses what is published meanwhile, and hears what comes
 // after it is back, at a new address too.
 func TestAMemberThatIsAwayMissesMessages(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem := transport.NewMemory()
 		dir := t.TempDir()
@@ -158,6 +161,7 @@ func TestPublishRefusesWhatIsTooLarge(t *testing.T) {
 // whoever of them publishes it, and nobody else; and channels of the other kind that
 // have its name hear nothing of it.
 func TestShardedMessagesReachTheirShard(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes, faults := formShardOn(t, 2, Config{})
 		apart := startNode(t, Config{Addr: "z:1", Transport: faults.Node("z"), Join: true, NodeTimeout: driverNT})

@@ -67,6 +67,7 @@ func leaderOf(t *testing.T, within time.Duration, nodes ...*node) *node {
 }
 
 func TestAReplicaTakesOverWithAllThatItsPrimaryHad(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes := formShard(t, 3, Config{})
 		ctx := t.Context()
@@ -93,6 +94,7 @@ func TestAReplicaTakesOverWithAllThatItsPrimaryHad(t *testing.T) {
 }
 
 func TestStrictWritesSurviveTheirPrimary(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes := formShard(t, 3, Config{AckReplicas: 1})
 		acked := map[string]int{}
@@ -132,6 +134,7 @@ func TestStrictWritesSurviveTheirPrimary(t *testing.T) {
 }
 
 func TestAPlainFailoverLosesNothing(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes := formShard(t, 2, Config{})
 		level(t, driverNT, nodes...)
@@ -192,6 +195,7 @@ func TestAPlainFailoverLosesNothing(t *testing.T) {
 // back before anybody had missed it was the primary still, and its replicas copied
 // nothing from it, wiping what they had.
 func TestAPrimaryThatComesBackEmptyWipesNobody(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f, dir := newFaults(t), t.TempDir()
 		seeds := []string{"a:1", "b:1", "c:1"}
@@ -229,6 +233,7 @@ func TestAPrimaryThatComesBackEmptyWipesNobody(t *testing.T) {
 // Whatever has an acknowledged write when its node changes by itself is not the
 // primary's copy any more.
 func TestAChangeThatTheLogDoesNotKnowMakesAReplicaCopyAnew(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes := formShard(t, 2, Config{})
 		a, b := nodes[0], nodes[1]

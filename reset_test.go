@@ -89,6 +89,7 @@ func TestAResetWaitsForACommandAndTheNodeDoesNot(t *testing.T) {
 }
 
 func TestARequestWaitsWhileANodeIsBeingReset(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFaults(t)
 		nodes := formNodes(t, f, 3, Config{})
@@ -117,6 +118,7 @@ func TestARequestWaitsWhileANodeIsBeingReset(t *testing.T) {
 
 // What a node still has of slots that it has no more goes with what it was.
 func TestAResetDropsOldCopies(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := store.NewMemory()
 		n := startNode(t, Config{Addr: "a:1", Transport: transport.NewMemory(), Store: s, Join: true, NodeTimeout: driverNT})
@@ -136,6 +138,7 @@ func TestAResetDropsOldCopies(t *testing.T) {
 // A node that has not formed gives up its slots to join a cluster, but not its
 // keys.
 func TestANodeWithKeysJoinsNoOtherCluster(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFaults(t)
 		nodes := formNodes(t, f, 2, Config{})

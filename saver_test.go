@@ -62,6 +62,7 @@ func (v *savings) within(n uint64) time.Duration {
 // A save for which somebody waits is made at once, and takes along what nobody has
 // waited for; that alone waits a little for others, and no longer.
 func TestASaveThatNobodyWaitsForSharesTheNextSync(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		v := newSavings(t, t.TempDir())
 		defer v.stop()
@@ -87,6 +88,7 @@ func TestASaveThatNobodyWaitsForSharesTheNextSync(t *testing.T) {
 
 // A node that ends leaves nothing unsaved that its disk would take.
 func TestWhatNobodyWaitsForIsSavedAtTheEnd(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
 		v := newSavings(t, dir)

@@ -65,7 +65,7 @@ func (l *ledger) write(ctx context.Context, i int, writer string) {
 			l.note(writer, key)
 		}
 		cancel()
-		time.Sleep(2 * time.Millisecond)
+		time.Sleep(time.Duration(slotmesh.Fewer(2, 8)) * time.Millisecond)
 	}
 }
 

@@ -30,11 +30,13 @@ import (
 // "cluster 2x1" starts two primaries with a replica each, which are called A and A1, B
 // and B1 for ever, whoever leads. The other commands are in commandsOfScenarios.
 func TestScenarios(t *testing.T) {
+	t.Parallel()
 	files, err := filepath.Glob("testdata/scenarios/*.txt")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			t.Parallel()
 			lines := readScript(t, file)
 			synctest.Test(t, func(t *testing.T) {
 				s := newScenario(t)

@@ -224,6 +224,7 @@ func TestRangesOfAnExpiredKeyAreEmpty(t *testing.T) {
 }
 
 func TestKeysOfASlotAreCountedListedAndFlushed(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes := form(t, transport.NewMemory(), 2, slotmesh.Config{NodeTimeout: time.Second})
 		defer closeAll(nodes...)
@@ -273,6 +274,7 @@ func TestKeysOfASlotAreCountedListedAndFlushed(t *testing.T) {
 
 // What one command changes is more than one frame of a hand-over holds.
 func TestACommandThatDeletesManyFieldsWhileItsSlotMoves(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes := form(t, transport.NewMemory(), 2, slotmesh.Config{NodeTimeout: nt})
 		defer closeAll(nodes...)

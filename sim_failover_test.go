@@ -17,9 +17,8 @@ import (
 // again: their elections disturbed each other, for an epoch had one vote for all.
 func TestHalfOfThePrimariesDieAtOnce(t *testing.T) {
 	const primaries, dying, deadVoters = 100, 49, 4
-	if raced {
-		t.Skip("a single goroutine runs here: there is nothing to race, and it takes the detector a minute")
-	}
+	oneGoroutine(t)
+	t.Parallel()
 	w := newSimWorld(1)
 	w.ack, w.unchecked, w.stopAt = 1, true, true
 	w.faults.opsEvery, w.faults.backlog = 100*time.Millisecond, 1000

@@ -26,6 +26,14 @@ func fewer(n, whenRaced int) int {
 	return n
 }
 
+// oneGoroutine leaves a test out where the race detector is on.
+func oneGoroutine(t *testing.T) {
+	t.Helper()
+	if raced {
+		t.Skip("a single goroutine runs here: there is nothing to race, and it takes the detector ten times as long")
+	}
+}
+
 // simCalmFor is how long a world is left alone in the end, in NodeTimeouts.
 const simCalmFor = 12
 
@@ -305,6 +313,7 @@ func replay(seed uint64, nodes int, duration time.Duration) string {
 
 // TestSimReplaysExactly runs seeds twice: the same seed gives the same trace.
 func TestSimReplaysExactly(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(fewer(6, 2)) {
 		a := simRun(seed, 6, 30*time.Second, nil)
 		b := simRun(seed, 6, 30*time.Second, nil)

@@ -175,6 +175,7 @@ var hangs = []struct {
 // A replica that is heard, and whose connection for the log hangs, holds nobody
 // up for long, and is back once it has caught up.
 func TestAReplicaWhoseLogHangsIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
 	for _, row := range hangs {
 		t.Run(row.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -207,6 +208,7 @@ func TestAReplicaWhoseLogHangsIsNotWaitedFor(t *testing.T) {
 // A strict write that has run when the replicas that it needs are lost is not
 // acknowledged; the next ones are refused.
 func TestAStrictWriteIsNotAcknowledgedWithoutItsReplicas(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes, h := formHanging(t, 2, Config{AckReplicas: 1})
 		a, b := nodes[0], nodes[1]
@@ -229,6 +231,7 @@ func TestAStrictWriteIsNotAcknowledgedWithoutItsReplicas(t *testing.T) {
 // What is written by ASKING to a slot that a primary imports is in its shard's log: a
 // plain failover loses none of it.
 func TestAPlainFailoverLosesNothingOfWhatIsImported(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFaults(t)
 		seeds := []string{"a:1", "b:1", "c:1", "d:1"}

@@ -17,6 +17,7 @@ func put(n *node, key, value string) error {
 }
 
 func TestAWriteIsRefusedWhereTooFewReplicasAreInSync(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes := formShard(t, 3, Config{AckReplicas: 2})
 		a := nodes[0]
@@ -42,10 +43,12 @@ func TestAWriteIsRefusedWhereTooFewReplicasAreInSync(t *testing.T) {
 
 // What only the primary has is shown to nobody: it may be gone a moment later.
 func TestAReadWaitsUntilTheReplicasHaveWhatItShows(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes, f := formShardOn(t, 3, Config{AckReplicas: 1})
 		a, b := nodes[0], nodes[1]
 		require.NoError(t, put(a, "x", "1"))
+		until(t, driverNT, "all in sync", func() bool { return len(a.Status().Replication.InSync) == 3 })
 		f.Partition([]string{b.addr[:1]}, []string{a.addr[:1], nodes[2].addr[:1]})
 		var wg sync.WaitGroup
 		defer wg.Wait()
@@ -85,6 +88,7 @@ func TestAReadWaitsUntilTheReplicasHaveWhatItShows(t *testing.T) {
 
 // What a winner has inherited its replicas have already, and say so at once.
 func TestAWinnerShowsWhatItHasInheritedAtOnce(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes := formShard(t, 3, Config{AckReplicas: 1})
 		require.NoError(t, put(nodes[0], "x", "1"))
@@ -103,6 +107,7 @@ func TestAWinnerShowsWhatItHasInheritedAtOnce(t *testing.T) {
 }
 
 func TestACallMayAskForReplicas(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes, f := formShardOn(t, 3, Config{})
 		a := nodes[0]
@@ -127,6 +132,7 @@ func TestACallMayAskForReplicas(t *testing.T) {
 }
 
 func TestAReplicaAnswersWhoAsksForIt(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes, f := formShardOn(t, 2, Config{})
 		a, b := nodes[0], nodes[1]
@@ -162,6 +168,7 @@ func TestAReplicaAnswersWhoAsksForIt(t *testing.T) {
 // A message that says that a replica has all may have been on its way for long: by
 // then the primary has more.
 func TestAReplicaCountsTheTimeThatMessagesTake(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes, f := formShardOn(t, 3, Config{ReplicaStaleness: 3 * driverNT / 10})
 		a, b := nodes[0], nodes[1]
@@ -186,6 +193,7 @@ func TestAReplicaCountsTheTimeThatMessagesTake(t *testing.T) {
 // Data that is on its way to a shard goes to its replicas, so that whoever leads it
 // when the slots have come has it.
 func TestSlotsMoveToAShardThatFailsOver(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFaults(t)
 		nodes := formNodes(t, f, 4, Config{Primaries: 2, Replicas: 1})
@@ -245,6 +253,7 @@ func TestSlotsMoveToAShardThatFailsOver(t *testing.T) {
 
 // Many requests that are answered together wait once.
 func TestASessionSettlesManyRequestsTogether(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes, f := formShardOn(t, 3, Config{AckReplicas: 1})
 		a := nodes[0]

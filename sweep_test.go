@@ -21,6 +21,7 @@ func keysIn(n *node) (keys int) {
 
 // A node with nothing to expire, or nothing soon, does not look.
 func TestTheSweeperSleepsUntilSomethingIsDue(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t, Config{})
 		isReady(t, n)
@@ -51,6 +52,7 @@ func TestTheSweeperSleepsUntilSomethingIsDue(t *testing.T) {
 
 // Of a slot with many keys, one that expires later is found on the way.
 func TestOneSlotIsSweptAgainAndAgain(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t, Config{})
 		isReady(t, n)
@@ -76,6 +78,7 @@ func TestOneSlotIsSweptAgainAndAgain(t *testing.T) {
 
 // A store may hold keys from before.
 func TestKeysOfAStoreFromBeforeAreSweptToo(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := store.NewMemory()
 		at := time.Now().Add(10 * time.Second).UnixMilli()
@@ -95,6 +98,7 @@ func TestKeysOfAStoreFromBeforeAreSweptToo(t *testing.T) {
 // What cannot be removed now is looked at again: a slot that is on hold, a node
 // without a lease, a slot that has come by a hand-over.
 func TestWhatCannotBeSweptNowIsSweptLater(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFaults(t)
 		nodes := formNodes(t, f, 3, Config{})

@@ -151,6 +151,7 @@ func churn(ctx context.Context, t *testing.T, n *node, keys int) {
 }
 
 func TestANodeBecomesAReplicaUnderLoad(t *testing.T) {
+	t.Parallel()
 	keys := 100_000
 	if testing.Short() {
 		keys = 5000
@@ -183,6 +184,7 @@ func TestANodeBecomesAReplicaUnderLoad(t *testing.T) {
 // A key's time has come when its primary says so. A replica hides it, and has it until
 // then: whoever compares the two, and whoever leads next, finds what the log says.
 func TestAReplicaLetsNothingExpireByItself(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes, f := formShardOn(t, 3, Config{})
 		a, b := nodes[0], nodes[1]
@@ -211,6 +213,7 @@ func TestAReplicaLetsNothingExpireByItself(t *testing.T) {
 // Up to the borders of what is kept a replica gets what it lacks, and beyond them
 // everything.
 func TestAReplicaResumesWhereTheBacklogHasWhatItLacks(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := formShard(t, 2, Config{Backlog: 4 << 10})[0]
 		for i := range 200 {
@@ -269,6 +272,7 @@ func (c slowToClose) Close() error {
 // A primary that has followed another one meanwhile may lead another log: what it has
 // sent before is no beginning of that.
 func TestAReplicaGoesOnWithTheSameLogAlone(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes := formShard(t, 2, Config{})
 		a, b := nodes[0], nodes[1]
@@ -309,6 +313,7 @@ func TestAReplicaGoesOnWithTheSameLogAlone(t *testing.T) {
 }
 
 func TestAReplicaThatWasCutOffGetsWhatItLacks(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes, f := formShardOn(t, 3, Config{})
 		before := nodes[1].Status().Replication
@@ -330,6 +335,7 @@ func TestAReplicaThatWasCutOffGetsWhatItLacks(t *testing.T) {
 // A primary that is cut off goes on for as long as its lease runs. What it has
 // acknowledged by then is named when it is dropped.
 func TestAPrimaryThatWasCutOffDropsItsTailAndSaysSo(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes, f := formShardOn(t, 3, Config{})
 		a := nodes[0]
@@ -369,6 +375,7 @@ type outliving struct {
 func (s outliving) Incarnation() uint64 { return s.id }
 
 func TestAStoreThatOutlivesItsProcessIsTheSameMember(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
 		stores := []store.Store{outliving{store.NewMemory(), 1}, outliving{store.NewMemory(), 2}}
@@ -478,6 +485,7 @@ func (l *lasting) store(i int) uint64 { return l.nodes[i].repl.facts.Load().stor
 // A store that outlives its process is at the point of the log at which its node was
 // closed. Where that is sure, its node goes on from there, and else it copies all.
 func TestAStoreThatOutlivesItsProcessGoesOnWhereItWas(t *testing.T) {
+	t.Parallel()
 	for name, row := range map[string]struct {
 		between func(l *lasting, r int)
 		copies  bool
@@ -586,6 +594,7 @@ func TestAStoreThatOutlivesItsProcessGoesOnWhereItWas(t *testing.T) {
 // What a primary has written that nobody has taken is in no other log: closed, it
 // must not take it for a part of its successor's.
 func TestAPrimaryThatWasClosedDropsItsTail(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := newLasting(t)
 		p := l.p

@@ -12,6 +12,7 @@ import (
 
 // What a node sees of the others is as of the call, also in an old table.
 func TestNodesSayWhenTheyWereHeard(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		faults := transport.NewFaults(transport.NewMemory(), 1)
 		defer faults.Close()
@@ -81,6 +82,7 @@ func TestNodesSayWhenTheyWereHeard(t *testing.T) {
 }
 
 func TestStatusCountsMessages(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes := form(t, transport.NewMemory(), 3, slotmesh.Config{NodeTimeout: nt})
 		defer closeAll(nodes...)

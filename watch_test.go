@@ -92,6 +92,7 @@ func TestWatchTellsOfChangesOnce(t *testing.T) {
 }
 
 func TestWatchTellsOfTimeAndOfSlotsThatGo(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem := transport.NewMemory()
 		var nodes []Node
@@ -214,6 +215,7 @@ func BenchmarkWriteThatNobodyWatches(b *testing.B) {
 // At a replica a watch tells of what comes from its primary, and of slots that leave
 // its shard; not of another primary.
 func TestWatchAtAReplica(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes, faults := formShardOn(t, 2, Config{})
 		apart := startNode(t, Config{Addr: "z:1", Transport: faults.Node("z"), Join: true, NodeTimeout: driverNT})

@@ -19,6 +19,7 @@ func waits(t *testing.T, c *Client, replicas int, d time.Duration) (int, error) 
 }
 
 func TestAClientWaitsUntilReplicasHaveWhatItHasWritten(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes, f := formShardOn(t, 3, Config{})
 		a := nodes[0]
@@ -59,6 +60,7 @@ func TestAClientWaitsUntilReplicasHaveWhatItHasWritten(t *testing.T) {
 
 // Reads write nothing, and neither does what is refused.
 func TestAClientWaitsForItsWritesAlone(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := startNode(t, Config{})
 		c := a.Client()
@@ -93,6 +95,7 @@ func TestAClientWaitsForItsWritesAlone(t *testing.T) {
 
 // Nobody knows whether a new primary has what was written at the old one.
 func TestAClientSaysThatItsWritesMayBeLost(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes := formShard(t, 3, Config{})
 		local, remote := nodes[1].Client(), nodes[2].Client()
@@ -131,6 +134,7 @@ func TestAClientSaysThatItsWritesMayBeLost(t *testing.T) {
 
 // Of several shards the one with the fewest counts.
 func TestAClientWaitsForAllShardsThatItHasWrittenTo(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFaults(t)
 		nodes := formNodes(t, f, 4, Config{Primaries: 2, Replicas: 1})
@@ -158,6 +162,7 @@ func TestAClientWaitsForAllShardsThatItHasWrittenTo(t *testing.T) {
 }
 
 func TestAClientMayWantReplicasForItsWrites(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		upper := Command{Name: "touch", Run: func(tx *Tx, args [][]byte) ([]byte, error) { return nil, tx.Put(string(args[0]), nil) }}
 		look := Command{Name: "look", ReadOnly: true, Run: func(tx *Tx, args [][]byte) ([]byte, error) {

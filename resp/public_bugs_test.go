@@ -187,6 +187,7 @@ func TestHashTags(t *testing.T) {
 // OpenSIPS/opensips#3815: the slot of a key does not depend on how many slots are
 // assigned.
 func TestSlotOfAKeyWhereFewSlotsAreAssigned(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFronts(t)
 		f.start(slotmesh.Config{Join: true})
@@ -217,6 +218,7 @@ func TestSlotsOutOfRangeAreRefused(t *testing.T) {
 // later. No node with slots becomes a replica, and one that was refused owns what
 // it owned before.
 func TestNoNodeIsReplicaAndOwner(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := threeFronts(t)
 		f.start(slotmesh.Config{Seeds: []string{"a:1"}})
@@ -246,6 +248,7 @@ func TestNoNodeIsReplicaAndOwner(t *testing.T) {
 // redis/redis#10346: SETSLOT NODE without IMPORTING before it left the rest of
 // the cluster with the old owner.
 func TestSetSlotNodeWithoutMarksReachesAll(t *testing.T) {
+	t.Parallel()
 	for _, at := range [][]int{{0}, {1}, {2}, {0, 1}, {1, 0}} {
 		t.Run(fmt.Sprint("at ", at), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -273,6 +276,7 @@ func TestSetSlotNodeWithoutMarksReachesAll(t *testing.T) {
 // redis/redis#3776, #2969, #2407: after many moves, and moves that were given up,
 // nodes had different slot maps for ever.
 func TestSlotMapsAgreeAfterManyMoves(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := threeFronts(t)
 		var wg sync.WaitGroup
@@ -318,6 +322,7 @@ var shardSlots = regexp.MustCompile(`\[slots \[([^\]]*)\] nodes \[\[id ([0-9a-f]
 // redis/redis#13414, valkey-io/valkey#784: once the slots of a dead node had a new
 // owner, CLUSTER SHARDS showed no slots for it.
 func TestClusterShardsShowsSlotsWithTheirNewOwner(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := threeFronts(t)
 		dead := f.nodes[2].Table().Slots(f.nodes[2].ID())
@@ -352,6 +357,7 @@ func TestClusterShardsShowsSlotsWithTheirNewOwner(t *testing.T) {
 // still names it, for it may only be this node that is cut off: CLUSTER INFO and
 // every request say that it serves nothing.
 func TestNodeInAMinoritySaysThatItDoesNotServe(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := threeFronts(t)
 		key := f.key(0)
@@ -378,6 +384,7 @@ func TestNodeInAMinoritySaysThatItDoesNotServe(t *testing.T) {
 // be served here; PUBSUB SHARDNUMSUB counts who listens at this server, whatever
 // the slots, and says so by 0 for others.
 func TestShardedChannelsOfSeveralSlots(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := threeFronts(t)
 		mine, foreign := f.keys(0, 2), f.key(1)
@@ -419,6 +426,7 @@ func TestSortStaysInItsSlot(t *testing.T) {
 // redis/redis#10503, #12906: a script touched keys of other slots than those it
 // had named, or ran in a slot that belonged to the call before.
 func TestScriptsStayInTheirSlot(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := threeFronts(t)
 		mine, foreign := f.keys(0, 3), f.key(1)
@@ -483,6 +491,7 @@ func leaves() map[string]func(f *fronts, key string) (reply string) {
 
 // redis/redis#2515: EXEC ran though the slot had left.
 func TestExecAfterTheSlotHasLeftDoesNothing(t *testing.T) {
+	t.Parallel()
 	for name, leave := range leaves() {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -529,6 +538,7 @@ func TestTransactionsStayInOneSlot(t *testing.T) {
 // a move, for EXECABORT hid it. The command that is queued says where the slot
 // is, and EXEC says so where it left after that.
 func TestClientsThatOnlyDoTransactionsLearnOfMoves(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := threeFronts(t)
 		key := f.key(1)
@@ -544,6 +554,7 @@ func TestClientsThatOnlyDoTransactionsLearnOfMoves(t *testing.T) {
 
 // redis/redis#3203: ASKING is for one command, the next of a pipeline is moved.
 func TestAskingIsForOneCommand(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := threeFronts(t)
 		key := f.key(0)
@@ -563,6 +574,7 @@ func TestAskingIsForOneCommand(t *testing.T) {
 
 // redis/redis#2379: BLPOP slept for ever after the slot had left.
 func TestBlockedClientHearsThatTheSlotHasLeft(t *testing.T) {
+	t.Parallel()
 	commands := []string{"BLPOP %s 0", "BRPOP %s 100000", "BLMOVE %[1]s %[1]s LEFT RIGHT 0", "BRPOPLPUSH %[1]s %[1]s 0", "BLMPOP 0 1 %s LEFT", "BZPOPMIN %s 0", "BZPOPMAX %s 0", "BZMPOP 0 1 %s MIN"}
 	for name, leave := range leaves() {
 		t.Run(name, func(t *testing.T) {
@@ -593,6 +605,7 @@ func TestBlockedClientHearsThatTheSlotHasLeft(t *testing.T) {
 // redis/redis#2379: the same where it is not the slot that leaves but the node
 // that is cut off.
 func TestBlockedClientHearsThatTheNodeIsCutOff(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := threeFronts(t)
 		c := f.dial(0)
@@ -609,6 +622,7 @@ func TestBlockedClientHearsThatTheNodeIsCutOff(t *testing.T) {
 // dragonflydb/dragonfly#2168: slots were taken away by a new configuration while
 // clients waited for keys of them.
 func TestAllBlockedClientsHearOfANewSlotMap(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := threeFronts(t)
 		keys := f.keys(0, 8)
@@ -642,6 +656,7 @@ func TestAllBlockedClientsHearOfANewSlotMap(t *testing.T) {
 // data. All of them show the keys of slots that this node owns by its table, and
 // no others; a node that is cut off still shows them, READONLY or not.
 func TestCommandsWithoutKeysShowOwnSlotsOnly(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := threeFronts(t)
 		keys := f.keys(0, 2)
@@ -730,6 +745,7 @@ func TestLengthsWithinAValueAreNotBelieved(t *testing.T) {
 // redis/redis#15672: a node that was told by the bus to forget the sender, or
 // itself, used memory that it had freed.
 func TestNodesThatForgetEachOther(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := threeFronts(t)
 		for range 2 {
@@ -778,6 +794,7 @@ func memberIDs(c *testClient) string {
 
 // Clients that wait for keys of a slot that moves away hear so, each once.
 func TestWaitersAreSentAfterTheirSlot(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := threeFronts(t)
 		key := "{" + f.key(0) + "}q"
@@ -799,6 +816,7 @@ func TestWaitersAreSentAfterTheirSlot(t *testing.T) {
 
 // Connections between nodes have a time at which they were made.
 func TestLinksHaveATime(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now().UnixMilli()
 		f := threeFronts(t)

@@ -84,6 +84,7 @@ func (c *testClient) field(name string) string {
 }
 
 func TestReplicasAreShown(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := replicated(t, 2, slotmesh.Config{})
 		r, p := f.pair()
@@ -128,6 +129,7 @@ func TestReplicasAreShown(t *testing.T) {
 }
 
 func TestReadsOfAReplica(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := replicated(t, 2, slotmesh.Config{})
 		r, p := f.pair()
@@ -171,6 +173,7 @@ func TestReadsOfAReplica(t *testing.T) {
 }
 
 func TestReplicateByHand(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := threeFronts(t)
 		fresh := f.start(slotmesh.Config{Join: true})
@@ -226,6 +229,7 @@ func TestReplicateByHand(t *testing.T) {
 // An operator's failover, forth and back: whoever is asked twice does it once, and
 // clients that wait get exactly one reply.
 func TestFailoverByHand(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := replicated(t, 1, slotmesh.Config{})
 		r, p := f.pair()
@@ -262,6 +266,7 @@ func TestFailoverByHand(t *testing.T) {
 // valkey/valkey#3996: a FORCE while another failover runs began the election anew,
 // and again.
 func TestFailoverForceWhileAnotherRuns(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := replicated(t, 2, slotmesh.Config{})
 		r, _ := f.pair()
@@ -281,6 +286,7 @@ func TestFailoverForceWhileAnotherRuns(t *testing.T) {
 // redis/redis#12439, valkey-io/valkey#743: WAIT counts what its own connection has
 // written, and tells how many have it, however few.
 func TestWait(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := replicated(t, 1, slotmesh.Config{})
 		r, p := f.pair()
@@ -316,6 +322,7 @@ func TestWait(t *testing.T) {
 }
 
 func TestWritesWithTooFewReplicas(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := replicated(t, 1, slotmesh.Config{})
 		_, p := f.pair()
@@ -338,6 +345,7 @@ func TestWritesWithTooFewReplicas(t *testing.T) {
 // messages reach all of them. A failover does not end that; that the slot leaves the
 // shard does, and is told at each.
 func TestShardedChannelsOfAShard(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := replicated(t, 2, slotmesh.Config{})
 		r, p := f.pair()
@@ -380,6 +388,7 @@ func TestShardedChannelsOfAShard(t *testing.T) {
 // Who caches what a replica has shown, or watches it, hears of what the primary
 // writes.
 func TestChangesAreToldAtAReplica(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := replicated(t, 2, slotmesh.Config{})
 		r, p := f.pair()
@@ -410,6 +419,7 @@ func TestChangesAreToldAtAReplica(t *testing.T) {
 // Settings of redis.conf about what a node does by itself are its policy, and hold at
 // once; CLUSTER NODES shows at every node which replicas wait for an operator.
 func TestSettingsAreThePolicyOfTheNode(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := replicated(t, 2, slotmesh.Config{Policy: slotmesh.Policy{MigrationBarrier: 3}})
 		r, p := f.pair()
@@ -448,6 +458,7 @@ func TestSettingsAreThePolicyOfTheNode(t *testing.T) {
 // With cluster-allow-reads-when-down what is here is read although nobody knows
 // whether it is the newest, and nothing is written.
 func TestReadsWhileTheClusterIsDown(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := replicated(t, 2, slotmesh.Config{})
 		r, p := f.pair()
@@ -486,6 +497,7 @@ func TestReadsWhileTheClusterIsDown(t *testing.T) {
 
 // Where it is only that a slot is nobody's, the others are read, or served altogether.
 func TestReadsWhileASlotIsMissing(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := threeFronts(t)
 		const p = 0
@@ -513,6 +525,7 @@ func TestReadsWhileASlotIsMissing(t *testing.T) {
 // COUNT-FAILURE-REPORTS tells which other voters do not hear a node, as long as they
 // say so.
 func TestFailureReportsAreThoseOfTheOtherVoters(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := replicated(t, 2, slotmesh.Config{})
 		r, _ := f.pair()
@@ -553,6 +566,7 @@ func TestFailureReportsAreThoseOfTheOtherVoters(t *testing.T) {
 // A replica that is reset, either way, is a node of its own without data, and its
 // primary goes on.
 func TestResetOfAReplica(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for _, how := range []string{"SOFT", "HARD"} {
 			f := replicated(t, 1, slotmesh.Config{})
