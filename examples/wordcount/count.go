@@ -20,6 +20,10 @@ import (
 const (
 	workers = 16
 	top     = 20 // words that the report shows
+
+	// pace is how long a word takes at least while a node joins: a short text would
+	// be counted before the first slot has moved.
+	pace = 2 * time.Millisecond
 )
 
 // counter counts words in the cluster and, beside it, in a plain map.
@@ -36,13 +40,14 @@ type counter struct {
 	total  int64
 	counts atomic.Int64 // counted in the cluster so far
 	grow   sync.Once
-	grown  chan error
+	grown  chan struct{} // closed once the next node has joined, or cannot
+	beside int64         // words counted while it joined
 	wg     sync.WaitGroup
 }
 
 // newCounter starts to count. After half bytes the cluster grows by a node.
 func newCounter(ctx context.Context, m *mesh, half int64, progress func(int64)) *counter {
-	c := &counter{mesh: m, half: half, progress: progress, words: make(chan string, 4*workers), plain: map[string]int{}, grown: make(chan error, 1)}
+	c := &counter{mesh: m, half: half, progress: progress, words: make(chan string, 4*workers), plain: map[string]int{}, grown: make(chan struct{})}
 	c.ctx, c.cancel = context.WithCancelCause(ctx)
 	for _, n := range m.nodes {
 		c.clients = append(c.clients, n.Client())
@@ -57,6 +62,7 @@ func newCounter(ctx context.Context, m *mesh, half int64, progress func(int64)) 
 func (c *counter) add(word string, read int64) error {
 	if read > c.half {
 		c.growOnce()
+		c.keepPace()
 	}
 	c.plain[word]++
 	c.total++
@@ -73,14 +79,23 @@ func (c *counter) add(word string, read int64) error {
 func (c *counter) growOnce() {
 	c.grow.Do(func() {
 		c.wg.Go(func() {
-			err := c.mesh.grow(c.ctx)
-			if err != nil {
-				err = fmt.Errorf("the next node: %w", err)
-				c.cancel(err)
+			defer close(c.grown)
+			began := c.counts.Load()
+			if err := c.mesh.grow(c.ctx); err != nil {
+				c.cancel(fmt.Errorf("the next node: %w", err))
 			}
-			c.grown <- err
+			c.beside = c.counts.Load() - began
 		})
 	})
+}
+
+// keepPace holds up the next word while a node joins.
+func (c *counter) keepPace() {
+	select {
+	case <-c.grown:
+	case <-c.ctx.Done():
+	case <-time.After(pace):
+	}
 }
 
 // work counts words until there are no more. An error ends the program: a call
@@ -100,15 +115,21 @@ func (c *counter) work(client *slotmesh.Client) {
 
 // wait ends the counting. By now at the latest the next node joins.
 func (c *counter) wait() error {
-	c.growOnce()
+	if c.ctx.Err() == nil {
+		c.growOnce()
+		<-c.grown
+	}
 	close(c.words)
-	err := <-c.grown
 	c.wg.Wait()
 	c.progress(-1)
-	if cause := context.Cause(c.ctx); cause != nil {
-		return cause
-	}
-	return err
+	return context.Cause(c.ctx)
+}
+
+// abort ends the counting because of an error, which wait returns unless there was
+// another one before.
+func (c *counter) abort(err error) error {
+	c.cancel(err)
+	return c.wait()
 }
 
 // report prints what the cluster has counted, and compares.
@@ -130,7 +151,9 @@ func (c *counter) report(out io.Writer) error {
 			fmt.Fprintf(w, "%d\t%.40s\n", n, word)
 		}
 	}
-	c.reportNodes(w)
+	if err := c.reportNodes(w); err != nil {
+		return err
+	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
@@ -163,25 +186,28 @@ func (c *counter) counted(word string) (int, error) {
 	return strconv.Atoi(string(v))
 }
 
-func (c *counter) reportNodes(w io.Writer) {
-	table := c.mesh.nodes[0].Table()
-	keys := map[slotmesh.NodeID]int{}
-	for word := range c.plain {
-		if owner, ok := table.Owner(slotmesh.KeySlot(word)); ok {
-			keys[owner.ID]++
-		}
-	}
+func (c *counter) reportNodes(w io.Writer) error {
 	fmt.Fprintf(w, "\nnode\tkeys\tslots\n")
 	for i, n := range c.mesh.nodes {
-		own := table.Slots(n.ID())
-		fmt.Fprintf(w, "%d\t%d\t%d\n", i+1, keys[n.ID()], own.Len())
+		own := n.Table().Slots(n.ID())
+		keys := 0
+		for slot := range own.All() {
+			k, err := n.CountKeys(slot)
+			if err != nil {
+				return fmt.Errorf("the keys of node %d: %w", i+1, err)
+			}
+			keys += k
+		}
+		fmt.Fprintf(w, "%d\t%d\t%d\n", i+1, keys, own.Len())
 	}
 	var sum slotmesh.ClientStats
 	for _, client := range c.clients {
 		s := client.Stats()
-		sum.Calls, sum.Remote, sum.Moved, sum.Retries = sum.Calls+s.Calls, sum.Remote+s.Remote, sum.Moved+s.Moved, sum.Retries+s.Retries
+		sum.Calls, sum.Remote, sum.Moved = sum.Calls+s.Calls, sum.Remote+s.Remote, sum.Moved+s.Moved
 	}
 	fmt.Fprintf(w, "\nrequests\t%d, of them to other nodes %d, MOVED seen %d\n", sum.Calls, sum.Remote, sum.Moved)
+	fmt.Fprintf(w, "\t%d words were counted while node %d joined\n", c.beside, len(c.mesh.nodes))
+	return nil
 }
 
 // progressTo shows the progress on a terminal, and nothing elsewhere.

@@ -62,7 +62,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, out, diag io.Write
 	defer m.close()
 	c := newCounter(ctx, m, src.half(), progressTo(diag))
 	if err := src.words(c.add); err != nil {
-		return errors.Join(err, c.wait())
+		return c.abort(err)
 	}
 	if err := c.wait(); err != nil {
 		return err

@@ -2,11 +2,13 @@ package main
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -72,7 +74,79 @@ func TestEveryWordIsCountedWhileANodeJoins(t *testing.T) {
 		require.Regexp(t, regexp.MustCompile(`(?m)^750 +brown\n750 +fox`), out.String())
 		require.True(t, strings.HasSuffix(out.String(), "ok: 6000 words, 54 distinct, 0 wrong\n"), out.String())
 	}
-	require.Regexp(t, `4 +\d+ +4096`, report(t, name))
+	out := report(t, name)
+	require.Regexp(t, `4 +\d+ +4096`, out)
+	require.Regexp(t, `[1-9]\d* words were counted while node 4 joined`, out)
+}
+
+// counting is a cluster of n nodes and a counter that has half of its text before it.
+func counting(t *testing.T, n int) *counter {
+	t.Helper()
+	m, err := startMesh(t.Context(), n, false)
+	require.NoError(t, err)
+	t.Cleanup(func() { m.close() })
+	return newCounter(t.Context(), m, 1, func(int64) {})
+}
+
+func TestACallThatMayHaveCountedEndsTheProgram(t *testing.T) {
+	c := counting(t, 3)
+	require.NoError(t, c.add("word", 0))
+	require.Eventually(t, func() bool { return c.counts.Load() == 1 }, 20*time.Second, time.Millisecond)
+	for _, n := range c.mesh.nodes {
+		require.NoError(t, n.Close())
+	}
+	for c.add("word", 0) == nil {
+	}
+	require.ErrorContains(t, c.wait(), `counting "word": `)
+	require.EqualValues(t, 1, c.counts.Load(), "and is not repeated")
+}
+
+func TestAnErrorOfTheInputEndsTheProgramBeforeANodeJoins(t *testing.T) {
+	c := counting(t, 1)
+	require.NoError(t, c.add("word", 0))
+	require.EqualError(t, c.abort(io.ErrUnexpectedEOF), io.ErrUnexpectedEOF.Error())
+	require.Len(t, c.mesh.nodes, 1)
+}
+
+func TestAWrongCountIsAnError(t *testing.T) {
+	c := counting(t, 1)
+	for range 3 {
+		require.NoError(t, c.add("word", 0))
+	}
+	require.NoError(t, c.wait())
+	_, err := c.clients[0].Do(t.Context(), "add", []byte("word"))
+	require.NoError(t, err)
+	require.EqualError(t, c.report(io.Discard), "3 words, 1 distinct, 1 wrong, 3 counted")
+}
+
+// Of standard input nobody knows the length: a node joins after the first MiB.
+func TestHalfOfTheText(t *testing.T) {
+	name := write(t, strings.Repeat("word ", 1000))
+	for _, row := range []struct {
+		args []string
+		half int64
+	}{{[]string{name}, 2500}, {[]string{name, name}, 5000}, {[]string{"-"}, 1 << 20}} {
+		src, err := open(row.args, strings.NewReader(""))
+		require.NoError(t, err)
+		require.Equal(t, row.half, src.half(), row.args)
+		src.close()
+	}
+}
+
+func TestProgressIsShownOnATerminalAlone(t *testing.T) {
+	f, err := os.Create(filepath.Join(t.TempDir(), "diag"))
+	require.NoError(t, err)
+	defer f.Close()
+	var pipe bytes.Buffer
+	for _, diag := range []io.Writer{f, &pipe} {
+		progress := progressTo(diag)
+		progress(1)
+		progress(-1)
+	}
+	require.Zero(t, pipe.Len())
+	info, err := f.Stat()
+	require.NoError(t, err)
+	require.Zero(t, info.Size())
 }
 
 func report(t *testing.T, name string) string {
