@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/slotmesh/slotmesh/transport"
 )
 
 // Admin is what operators do. Commands may be given to any node unless they say
@@ -94,13 +96,23 @@ func (a *admin) Meet(ctx context.Context, addr string) error {
 	if err := (*node)(a).mayCommand(ctx); err != nil {
 		return err
 	}
-	if addr == "" {
-		return invalid("Invalid node address specified: %q", addr).public()
+	if err := a.checkMeet(addr); err != nil {
+		return err.public()
 	}
 	if a.cfg.Addr == "" {
 		return invalid("this node opens no port: it cannot meet others").public()
 	}
 	return a.do(ctx, func(s *state, now time.Duration, id uint64) output { return s.meet(now, id, addr) })
+}
+
+// checkMeet says what is wrong with an address to dial, as far as the transport
+// lets it: where it is not TCP an address may be any name.
+func (a *admin) checkMeet(addr string) *commandError {
+	err := transport.CheckDialAddr(addr)
+	if addr == "" || err != nil && isTCP(a.cfg.Transport) {
+		return invalid("Invalid node address specified: %v", err)
+	}
+	return nil
 }
 
 func (a *admin) Forget(ctx context.Context, node NodeID, force bool) error {

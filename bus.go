@@ -139,7 +139,7 @@ const (
 
 var refusalTexts = map[refusal]string{
 	refusedOther:     "another node lives at this address",
-	refusedCluster:   "it belongs to another cluster",
+	refusedCluster:   "it belongs to another cluster, expected a node of none: it has to be reset first",
 	refusedSlot:      "both sides have assigned the same slot",
 	refusedKeys:      "it owns slots and holds keys",
 	refusedForming:   "it is forming another cluster",

@@ -530,7 +530,7 @@ func TestCommandsOfOperatorsThatAreRefused(t *testing.T) {
 			"does not know any other node": a.SetConfigEpoch(ctx, 3),
 			"master nodes containing keys": a.Reset(ctx, false),
 			"expected an odd number":       a.ForceVoters(ctx, nil),
-			`address specified: ""`:        a.Meet(ctx, ""),
+			`transport: address ""`:        a.Meet(ctx, ""),
 		} {
 			if !errors.Is(err, slotmesh.ErrRefused) || !strings.Contains(err.Error(), strings.TrimSpace(name)) {
 				t.Errorf("%v, want refused with %q", err, name)

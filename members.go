@@ -58,8 +58,11 @@ func (s *state) admitByCluster(p *peer, from *sender, to wanted, m message) *pee
 	formed, theirs := !s.cluster.IsZero(), !from.Cluster.IsZero()
 	switch {
 	case formed && theirs && from.Cluster != s.cluster && !mutated(mutNoClusterID):
-		if _, isSeed := m.(*seedMsg); to.ID == s.id || isMeet(m) && !isSeed {
+		if to.ID == s.id || isMeet(m) {
 			s.answer(from, &refusedMsg{Why: refusedCluster, Nonce: nonceOf(m)})
+		}
+		if isMeet(m) {
+			s.sayRefused(from, refusedCluster, SlotSet{})
 		}
 		return nil
 	case formed && theirs:
@@ -178,10 +181,20 @@ func (s *state) admitUnformed(p *peer, from *sender, to wanted, m message) *peer
 	}
 	if slot, both := s.claimedTwice(claims); both && !mutated(mutFormMerge) {
 		s.answer(from, &refusedMsg{Why: refusedSlot, Slot: slot, Nonce: nonceOf(m)})
-		s.event(Event{Kind: EventRefused, Node: from.ID, Addr: from.Addr, Text: refusedSlot.String(), Slots: oneSlot(slot)})
+		s.sayRefused(from, refusedSlot, oneSlot(slot))
 		return nil
 	}
 	return s.add(from)
+}
+
+// sayRefused says on this side, too, why somebody was refused: once in a
+// NodeTimeout, whoever asks however often.
+func (s *state) sayRefused(from *sender, why refusal, slots SlotSet) {
+	if s.timeSince(s.refusedAt) < s.cfg.nodeTimeout {
+		return
+	}
+	s.refusedAt = s.now
+	s.event(Event{Kind: EventRefused, Node: from.ID, Addr: from.Addr, Text: why.String(), Slots: slots})
 }
 
 // asksIn reports whether m asks to be of one group, and what its group claims.

@@ -150,9 +150,9 @@ func TestWhoMaySpeakToWhom(t *testing.T) {
 		{"formed, vote of a forgotten member", alone, same, asTombstone, vote, false, "UPDATE 1 peers"},
 
 		// Formed and formed: refused.
-		{"formed, frame of another cluster", alone, other, unknown, beat, false, "REFUSED it belongs to another cluster"},
-		{"formed, frame of another cluster of a member", alone, other, asMember, beat, true, "REFUSED it belongs to another cluster"},
-		{"formed, MEET of another cluster", alone, other, unknown, meet, false, "REFUSED it belongs to another cluster"},
+		{"formed, frame of another cluster", alone, other, unknown, beat, false, "REFUSED it belongs to another cluster, expected a node of none: it has to be reset first"},
+		{"formed, frame of another cluster of a member", alone, other, asMember, beat, true, "REFUSED it belongs to another cluster, expected a node of none: it has to be reset first"},
+		{"formed, MEET of another cluster", alone, other, unknown, meet, false, "REFUSED it belongs to another cluster, expected a node of none: it has to be reset first"},
 		{"formed, SEED of another cluster, which looks for its own", alone, other, unknown, seed, false, "silence"},
 
 		// A forgotten node takes nobody.
@@ -443,7 +443,13 @@ func TestRefusedMeetSaysWhy(t *testing.T) {
 	w.run(ruleNT)
 	c.meet(d)
 	w.deliver()
-	require.Equal(t, "it belongs to another cluster", c.eventsOf(EventRefused)[0].Text)
+	for _, n := range []*ruleNode{c, d} {
+		require.Len(t, n.eventsOf(EventRefused), 1, "both sides say so")
+		require.Contains(t, n.eventsOf(EventRefused)[0].Text, "it belongs to another cluster, expected a node of none")
+	}
+	c.meet(d)
+	w.deliver()
+	require.Len(t, d.eventsOf(EventRefused), 1, "not each time")
 }
 
 // MEET of a node that is forming is no refusal for good: it asks again.

@@ -149,6 +149,7 @@ type state struct {
 	seeds      []seed
 	nextSeed   time.Duration
 	strangerAt time.Duration // last time that an unknown member was asked who it is
+	refusedAt  time.Duration // last time that an event told of somebody refused
 	leave      *departure
 	shardless  map[ShardID]time.Duration // since when a shard has neither member nor slot
 	nextTrim   time.Duration
@@ -336,7 +337,7 @@ func (s *state) boot(now time.Duration) output {
 	})
 	s.mark(cellKey{kind: cellNode})
 	s.vote.startedAt, s.vote.activeAt = s.now, never // the wait after a start covers both
-	s.votersAt, s.wantedAt, s.strangerAt = s.now, never, never
+	s.votersAt, s.wantedAt, s.strangerAt, s.refusedAt = s.now, never, never, never
 	s.primary, s.graceAt, s.grace = s.now, s.now, s.cfg.nodeTimeout/2
 	s.fresh = never
 	s.stopWaits()

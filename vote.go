@@ -340,7 +340,7 @@ func (s *state) saveRecord(v *voterShard, p *peer, m *recordMsg) {
 
 // onMove accepts that slots go to another shard, all or none of them.
 func (s *state) onMove(p *peer, m *moveMsg) {
-	if !s.hears(p, m.Voters) || m.Epoch.Node != p.ID {
+	if !s.hears(p, m.Voters) || m.Epoch.Node != p.ID || !s.believableEpoch(p, m.Epoch) {
 		return
 	}
 	v := s.vote.shard(m.Shard)

@@ -511,6 +511,7 @@ func TestVoterAnswersAMove(t *testing.T) {
 		{"an epoch below the promise", func(x *ballotBox, m *moveMsg) { x.promise(11, x.a) }, "REFUSE promised 11"},
 		{"whole epochs are compared", func(x *ballotBox, m *moveMsg) { x.promise(10, x.c) }, "REFUSE promised 10"},
 		{"an epoch of another node", func(x *ballotBox, m *moveMsg) { m.Epoch.Node = x.c.core.id }, "silence"},
+		{"an epoch that nobody comes to by counting", func(x *ballotBox, m *moveMsg) { m.Epoch.Number = 1 << 60 }, "silence"},
 		{"an older version: the newer set", func(x *ballotBox, m *moveMsg) { m.Voters.Number = 0 }, "UPDATE voters 1"},
 		{"a newer version", func(x *ballotBox, m *moveMsg) { m.Voters.Number = 2 }, "silence"},
 		{"a stopped voter", func(x *ballotBox, m *moveMsg) { x.b.core.vote.stop = ballot{1, x.c.core.id} }, "silence"},
