@@ -800,7 +800,7 @@ func (s *state) leasedUntil(l *leadership) time.Duration {
 // itself, so that it need not ask anybody.
 func (s *state) soleVoter() bool {
 	l := s.lead
-	return len(s.table.voters.Members) == 1 && s.active() && s.vote.stop.isZero() && s.vote.shard(s.self.Shard).promised == l.epoch
+	return len(s.table.voters.Members) == 1 && s.active() && s.vote.stop.isZero() && s.vote.known(s.self.Shard).promised == l.epoch
 }
 
 func (s *state) leaseHeld() bool { return s.now < s.leaseUntil() }

@@ -111,7 +111,7 @@ func (s *state) answerClaim(p *peer, h *heartbeat) {
 	if !c.open || !s.active() || c.start != s.table.voters.ID {
 		return
 	}
-	v := s.vote.shard(c.shard)
+	v := s.vote.known(c.shard)
 	switch {
 	case mutated(mutLeaseAny):
 		h.Lease = s.giveLease(p)
@@ -142,7 +142,7 @@ func (v *voterShard) olderRecord(c *claim) bool {
 // one claim twice does not make the lease longer.
 func (s *state) giveLease(p *peer) uint32 {
 	c := &p.claim
-	v := s.vote.shard(c.shard)
+	v := s.vote.known(c.shard)
 	stopped := !s.vote.stop.isZero() && !mutated(mutStopLeases)
 	ours := v.promised == c.epoch && v.record != nil && v.record.Epoch == c.epoch && !v.record.Vacant
 	if mutated(mutLeaseAny) || mutated(mutLeaseOldEpoch) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"sync"
 	"time"
@@ -331,6 +332,9 @@ func (ls *links) dial(m send) {
 	d := ls.dials[m.to.addr]
 	if d == nil {
 		if len(ls.dials) >= connsMax {
+			ls.forgetDials()
+		}
+		if len(ls.dials) >= connsMax {
 			return
 		}
 		d = &dialState{}
@@ -347,6 +351,12 @@ func (ls *links) dial(m send) {
 		d.running = true
 		ls.node.wg.Go(func() { ls.connect(m.to, m.from, d) })
 	}
+}
+
+// forgetDials drops the addresses that failed, and might be dialed again by now.
+func (ls *links) forgetDials() {
+	now := time.Now()
+	maps.DeleteFunc(ls.dials, func(_ string, d *dialState) bool { return !d.running && !now.Before(d.until) })
 }
 
 // connect dials an address and sends what waits for it.

@@ -333,3 +333,23 @@ func TestANodeWhoseStartIsNotSavedKeepsQuiet(t *testing.T) {
 		require.NoError(t, a.Client().Set(t.Context(), key, nil))
 	})
 }
+
+// Addresses that nobody answers at do not keep the others from being dialed.
+func TestAddressesThatFailedAreForgotten(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := startNode(t, Config{Addr: "a:1", Transport: transport.NewMemory()})
+		ls := n.links
+		ls.mu.Lock()
+		defer ls.mu.Unlock()
+		for i := range connsMax {
+			ls.dials[fmt.Sprint("gone:", i)] = &dialState{until: time.Now().Add(time.Duration(i) * time.Millisecond)}
+		}
+		ls.dials["gone:0"].running = true
+		time.Sleep(time.Second)
+		ls.forgetDials()
+		require.Len(t, ls.dials, connsMax-1000, "those that might be dialed again, and are not just now")
+		require.NotContains(t, ls.dials, "gone:999")
+		require.Contains(t, ls.dials, "gone:0")
+	})
+}

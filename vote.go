@@ -45,11 +45,30 @@ type voterState struct {
 	stopWait     time.Duration // random, drawn with each STOP
 }
 
+// voterShardsMax is for how many shards a voter keeps votes: four times as many as
+// can own a slot. Beyond it is silent about those it does not know yet.
+const voterShardsMax = 4 * NumSlots
+
 func (v *voterState) init() {
 	v.shards = map[ShardID]*voterShard{}
 	v.leases = map[ShardID]map[NodeID]leaseGiven{}
 }
 
+// hasRoom reports whether a voter may keep something of a shard. It never forgets
+// what it has promised, so shards that nobody has must not fill its memory.
+func (v *voterState) hasRoom(id ShardID) bool {
+	return v.shards[id] != nil || len(v.shards) < voterShardsMax
+}
+
+// known is what a voter keeps of a shard, to read: nothing where it keeps nothing.
+func (v *voterState) known(id ShardID) *voterShard {
+	if sh := v.shards[id]; sh != nil {
+		return sh
+	}
+	return &voterShard{}
+}
+
+// shard is what a voter keeps of a shard, to change.
 func (v *voterState) shard(id ShardID) *voterShard {
 	sh := v.shards[id]
 	if sh == nil {
@@ -126,7 +145,7 @@ func (s *state) setOpened(slot Slot, o opening) {
 
 // onVote promises an epoch of a shard to a candidate, or says why not.
 func (s *state) onVote(p *peer, m *voteMsg) {
-	if !s.hears(p, m.Voters) || m.Epoch.Node != p.ID || !s.believableEpoch(p, m.Epoch) {
+	if !s.hears(p, m.Voters) || !s.vote.hasRoom(m.Shard) || m.Epoch.Node != p.ID || !s.believableEpoch(p, m.Epoch) {
 		return
 	}
 	v := s.vote.shard(m.Shard)
@@ -223,7 +242,7 @@ func (s *state) voteWait(m *voteMsg, c NodeID) time.Duration {
 	if m.Shard.IsZero() || m.Why == whyForce || s.noCompany() || mutated(mutNoLeaseWait) {
 		return 0
 	}
-	if s.vote.shard(m.Shard).record == nil && m.Voters.Forced == 0 {
+	if s.vote.known(m.Shard).record == nil && m.Voters.Forced == 0 {
 		// A lease goes with a record, and START hands on every record that a
 		// majority has accepted: nobody has ever led this shard under a lease.
 		return 0
@@ -286,7 +305,7 @@ func (s *state) refuse(p *peer, m *voteMsg, w refuseWhy, wait time.Duration) {
 // onRecord accepts the opening of an epoch, or a change of the in-sync set.
 func (s *state) onRecord(p *peer, m *recordMsg) {
 	r := &m.Record
-	if !s.hears(p, m.Voters) || r.Epoch.Node != p.ID || !s.believableEpoch(p, r.Epoch) {
+	if !s.hears(p, m.Voters) || !s.vote.hasRoom(r.Shard) || r.Epoch.Node != p.ID || !s.believableEpoch(p, r.Epoch) {
 		return
 	}
 	v := s.vote.shard(r.Shard)
@@ -340,7 +359,7 @@ func (s *state) saveRecord(v *voterShard, p *peer, m *recordMsg) {
 
 // onMove accepts that slots go to another shard, all or none of them.
 func (s *state) onMove(p *peer, m *moveMsg) {
-	if !s.hears(p, m.Voters) || m.Epoch.Node != p.ID || !s.believableEpoch(p, m.Epoch) {
+	if !s.hears(p, m.Voters) || !s.vote.hasRoom(m.Shard) || m.Epoch.Node != p.ID || !s.believableEpoch(p, m.Epoch) {
 		return
 	}
 	v := s.vote.shard(m.Shard)

@@ -288,6 +288,22 @@ func TestOnlyNodeWaitsForNoLease(t *testing.T) {
 	require.True(t, a.serves(5), "won at once after its restart")
 }
 
+// Shards that nobody has ever heard of do not fill a voter's memory, nor the file.
+func TestVotesOfUnknownShardsAreBounded(t *testing.T) {
+	t.Parallel()
+	x := newBallotBox(t)
+	shards := x.b.core.vote.shards
+	for i := 0; len(shards) < voterShardsMax; i++ {
+		shards[ShardID{1, byte(i >> 16), byte(i >> 8), byte(i)}] = &voterShard{}
+	}
+	known := x.m.Shard
+	x.m.Shard = ShardID{9}
+	require.Equal(t, "silence", said(x.b.gets(x.from, x.m)))
+	require.Len(t, shards, voterShardsMax)
+	x.m.Shard = known
+	require.Equal(t, "GRANT 10", said(x.b.gets(x.from, x.m)))
+}
+
 // Promises are per shard: elections of different shards never disturb each
 // other.
 func TestPromisesArePerShard(t *testing.T) {
