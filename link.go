@@ -7,13 +7,14 @@ import (
 	"io"
 	"maps"
 	"net"
+	"os"
 	"sync"
 	"time"
 )
 
-// Connections between nodes. Heartbeats and control messages of a pair of nodes
-// share one connection; requests and data have others, so that bulk starves no
-// heartbeat. A connection begins with a handshake that names both sides; what a
+// Connections between nodes. The heartbeats of a pair of nodes have a connection of
+// their own, its control messages another, requests and data others again: what is
+// long starves no heartbeat, and none waits behind what a busy reader leaves. A connection begins with a handshake that names both sides; what a
 // node is afterwards cannot be said over it any more, so a node that changes
 // makes its connections anew.
 
@@ -29,7 +30,7 @@ const (
 	dialQueueMax     = 64   // messages waiting for a dial; the same
 	dialPauseMax     = 2 * time.Second
 	acceptPause      = 10 * time.Millisecond // after a failure, so that a listener that always fails costs little
-	linkIdle         = 10                    // NodeTimeouts without a frame after which a link is closed
+	linkIdle         = 10                    // NodeTimeouts without a frame after which a link is closed, but as mayIdle says
 )
 
 // linkRole says what a connection is for.
@@ -38,7 +39,16 @@ type linkRole uint8
 const (
 	roleControl linkRole = iota + 1
 	roleData
+	roleBeat
 )
+
+// roleOf is the role of the connection over which a message goes.
+func roleOf(m message) linkRole {
+	if _, ok := m.(*heartbeat); ok {
+		return roleBeat
+	}
+	return roleControl
+}
 
 // hello is the first frame on a connection, from each side.
 type hello struct {
@@ -63,6 +73,9 @@ func handshake(conn net.Conn, dialed bool, role linkRole, who *sender, to wanted
 	}
 	if theirs, err = readHello(conn); err != nil {
 		return hello{}, err
+	}
+	if dialed && theirs.Role != mine.Role {
+		return hello{}, fmt.Errorf("slotmesh: handshake: the other side answers role %d, expected %d", theirs.Role, mine.Role)
 	}
 	if !dialed {
 		mine.Role = theirs.Role
@@ -102,15 +115,16 @@ func readHello(r io.Reader) (hello, error) {
 		return hello{}, errors.New("slotmesh: handshake: the other side does not speak this protocol")
 	case h.Version != protocolVersion:
 		return hello{}, fmt.Errorf("slotmesh: handshake: the other side speaks version %d of the protocol, expected %d", h.Version, protocolVersion)
-	case h.Role != uint8(roleControl) && h.Role != uint8(roleData):
-		return hello{}, fmt.Errorf("slotmesh: handshake: role %d, expected %d or %d", h.Role, roleControl, roleData)
+	case h.Role < uint8(roleControl) || h.Role > uint8(roleBeat):
+		return hello{}, fmt.Errorf("slotmesh: handshake: role %d, expected %d to %d", h.Role, roleControl, roleBeat)
 	}
 	return h, nil
 }
 
-// link is a control connection to one node.
+// link is a connection for heartbeats or for control messages to one node.
 type link struct {
 	conn   net.Conn
+	role   linkRole
 	said   *sender // what this node was when it shook hands
 	peer   sender  // what the other side said it is
 	to     wanted  // whom the other side wants: what it says is for this one
@@ -122,20 +136,19 @@ type link struct {
 
 	mu    sync.Mutex
 	queue []message // guarded by mu
-	beat  *heartbeat
 	dead  bool
 	wake  chan struct{} // of the writer; holds one token
 }
 
 func newLink(conn net.Conn, said *sender, theirs *hello, dialed bool) *link {
-	return &link{conn: conn, said: said, peer: theirs.From, to: theirs.To, dialed: dialed, since: time.Now(), wake: make(chan struct{}, 1)}
+	return &link{conn: conn, role: linkRole(theirs.Role), said: said, peer: theirs.From, to: theirs.To, dialed: dialed, since: time.Now(), wake: make(chan struct{}, 1)}
 }
 
 // send queues a message. Of heartbeats only the newest is kept.
 func (l *link) send(m message) {
 	l.mu.Lock()
-	if h, ok := m.(*heartbeat); ok {
-		l.beat = h
+	if l.role == roleBeat {
+		l.queue = append(l.queue[:0], m)
 	} else if len(l.queue) < linkQueueMax {
 		l.queue = append(l.queue, m)
 	}
@@ -146,14 +159,10 @@ func (l *link) send(m message) {
 	}
 }
 
-// take returns what is queued, the heartbeat first.
+// take returns what is queued.
 func (l *link) take(buf []message) []message {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.beat != nil {
-		buf = append(buf, l.beat)
-		l.beat = nil
-	}
 	buf = append(buf, l.queue...)
 	clear(l.queue)
 	l.queue = l.queue[:0]
@@ -212,15 +221,32 @@ func (l *link) write(ctx context.Context, timeout time.Duration) {
 	}
 }
 
-// read hands on what comes until the connection or the node ends.
-func (l *link) read(ctx context.Context, idle time.Duration, inbox chan<- delivery) error {
+// counter counts the bytes that are read of a frame.
+type counter struct {
+	io.Reader
+	n int
+}
+
+func (c *counter) Read(b []byte) (int, error) {
+	n, err := c.Reader.Read(b)
+	c.n += n
+	return n, err
+}
+
+// read hands on what comes until the connection or the node ends, or nothing has
+// come for idle and keep does not say that it may be so.
+func (l *link) read(ctx context.Context, idle time.Duration, keep func() bool, inbox chan<- delivery) error {
 	var buf []byte
-	r := newValueReader()
+	r, in := newValueReader(), &counter{Reader: l.conn}
 	for {
 		if err := l.conn.SetReadDeadline(time.Now().Add(idle)); err != nil {
 			return err
 		}
-		kind, payload, err := readFrame(l.conn, controlLimits, buf)
+		in.n = 0
+		kind, payload, err := readFrame(in, controlLimits, buf)
+		if errors.Is(err, os.ErrDeadlineExceeded) && in.n == 0 && keep() {
+			continue
+		}
 		if err != nil {
 			return err
 		}
@@ -257,7 +283,7 @@ type delivery struct {
 
 // ---- all links of a node
 
-// links are the control connections of a node.
+// links are the connections of a node for heartbeats and control messages.
 type links struct {
 	node *node
 	ctx  context.Context
@@ -266,16 +292,21 @@ type links struct {
 
 	mu       sync.Mutex // guards all below
 	contacts map[NodeID]*contact
-	peers    map[NodeID]*peerLink
-	dials    map[string]*dialState // by address
-	pending  int                   // handshakes of accepted connections
+	live     map[linkKey]*link
+	dials    map[dialKey]*dialState
+	pending  int // handshakes of accepted connections
 	conns    map[net.Conn]struct{}
 	closed   bool
 }
 
-// peerLink is the link to one node, if there is one.
-type peerLink struct {
-	link *link
+type linkKey struct {
+	id   NodeID
+	role linkRole
+}
+
+type dialKey struct {
+	addr string
+	role linkRole
 }
 
 // dialState is an address that is being dialed, or that is not to be for a while.
@@ -287,7 +318,7 @@ type dialState struct {
 }
 
 func newLinks(n *node, ctx context.Context) *links {
-	return &links{node: n, ctx: ctx, contacts: map[NodeID]*contact{}, peers: map[NodeID]*peerLink{}, dials: map[string]*dialState{}, conns: map[net.Conn]struct{}{}}
+	return &links{node: n, ctx: ctx, contacts: map[NodeID]*contact{}, live: map[linkKey]*link{}, dials: map[dialKey]*dialState{}, conns: map[net.Conn]struct{}{}}
 }
 
 // send sends a message over the link to its node, dialing if there is none.
@@ -298,7 +329,7 @@ func (ls *links) send(m send) {
 		return // it was said by what this node is no more
 	}
 	if !m.to.ID.IsZero() {
-		if l := ls.liveLink(m.to.ID); l != nil && l.said == m.from && l.leadsTo(m.to.wanted) {
+		if l := ls.liveLink(m.to.ID, roleOf(m.msg)); l != nil && l.said == m.from && l.leadsTo(m.to.wanted) {
 			l.send(m.msg)
 			return
 		}
@@ -306,9 +337,9 @@ func (ls *links) send(m send) {
 	ls.dial(m)
 }
 
-func (ls *links) liveLink(id NodeID) *link {
-	if p := ls.peers[id]; p != nil && p.link != nil && !p.link.isDead() {
-		return p.link
+func (ls *links) liveLink(id NodeID, role linkRole) *link {
+	if l := ls.live[linkKey{id, role}]; l != nil && !l.isDead() {
+		return l
 	}
 	return nil
 }
@@ -329,7 +360,8 @@ func (ls *links) dial(m send) {
 	if m.to.addr == "" {
 		return
 	}
-	d := ls.dials[m.to.addr]
+	key := dialKey{m.to.addr, roleOf(m.msg)}
+	d := ls.dials[key]
 	if d == nil {
 		if len(ls.dials) >= connsMax {
 			ls.forgetDials()
@@ -338,7 +370,7 @@ func (ls *links) dial(m send) {
 			return
 		}
 		d = &dialState{}
-		ls.dials[m.to.addr] = d
+		ls.dials[key] = d
 	}
 	if !d.running && time.Now().Before(d.until) {
 		return
@@ -349,19 +381,19 @@ func (ls *links) dial(m send) {
 	d.queue = append(d.queue, m)
 	if !d.running {
 		d.running = true
-		ls.node.wg.Go(func() { ls.connect(m.to, m.from, d) })
+		ls.node.wg.Go(func() { ls.connect(m.to, key.role, m.from, d) })
 	}
 }
 
 // forgetDials drops the addresses that failed, and might be dialed again by now.
 func (ls *links) forgetDials() {
 	now := time.Now()
-	maps.DeleteFunc(ls.dials, func(_ string, d *dialState) bool { return !d.running && !now.Before(d.until) })
+	maps.DeleteFunc(ls.dials, func(_ dialKey, d *dialState) bool { return !d.running && !now.Before(d.until) })
 }
 
 // connect dials an address and sends what waits for it.
-func (ls *links) connect(to dest, who *sender, d *dialState) {
-	l, err := ls.open(to, who)
+func (ls *links) connect(to dest, role linkRole, who *sender, d *dialState) {
+	l, err := ls.open(to, role, who)
 	ls.mu.Lock()
 	queue := d.queue
 	d.queue, d.running = nil, false
@@ -371,7 +403,7 @@ func (ls *links) connect(to dest, who *sender, d *dialState) {
 		ls.mu.Unlock()
 		return
 	}
-	delete(ls.dials, to.addr)
+	delete(ls.dials, dialKey{to.addr, role})
 	if !l.peer.is(to.wanted) {
 		// Somebody else lives there now. What is said over this connection is for
 		// who was wanted: it must not take the place of a link to who is there.
@@ -389,8 +421,8 @@ func (ls *links) connect(to dest, who *sender, d *dialState) {
 }
 
 // open dials and shakes hands.
-func (ls *links) open(to dest, who *sender) (*link, error) {
-	conn, theirs, err := ls.node.dialNode(ls.ctx, to, who, roleControl)
+func (ls *links) open(to dest, role linkRole, who *sender) (*link, error) {
+	conn, theirs, err := ls.node.dialNode(ls.ctx, to, who, role)
 	if err != nil {
 		return nil, err
 	}
@@ -409,12 +441,7 @@ func (ls *links) adopt(l *link) *link {
 		delete(ls.conns, l.conn)
 		return nil
 	}
-	p := ls.peers[l.peer.ID]
-	if p == nil {
-		p = &peerLink{}
-		ls.peers[l.peer.ID] = p
-	}
-	if old := p.link; old != nil && !old.isDead() {
+	if old := ls.liveLink(l.peer.ID, l.role); old != nil {
 		same := old.said == l.said && old.peer == l.peer
 		if same && preferred(old) && !preferred(l) {
 			l.close()
@@ -423,7 +450,7 @@ func (ls *links) adopt(l *link) *link {
 		}
 		old.close()
 	}
-	p.link = l
+	ls.live[linkKey{l.peer.ID, l.role}] = l
 	l.traffic, l.contact = &ls.traffic, ls.contactWith(l.peer.ID)
 	n := ls.node
 	n.wg.Go(func() { l.write(ls.ctx, max(n.cfg.NodeTimeout, 2*time.Second)) })
@@ -439,7 +466,7 @@ func preferred(l *link) bool {
 // run reads a link until it ends.
 func (ls *links) run(l *link) {
 	n := ls.node
-	err := l.read(ls.ctx, linkIdle*n.cfg.NodeTimeout, n.inbox)
+	err := l.read(ls.ctx, linkIdle*n.cfg.NodeTimeout, func() bool { return ls.mayIdle(l) }, n.inbox)
 	l.close()
 	ls.forget(l.conn)
 	select {
@@ -452,19 +479,25 @@ func (ls *links) run(l *link) {
 	}
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	if p := ls.peers[l.peer.ID]; p != nil && p.link == l {
-		delete(ls.peers, l.peer.ID)
+	if key := (linkKey{l.peer.ID, l.role}); ls.live[key] == l {
+		delete(ls.live, key)
 	}
+}
+
+// mayIdle reports whether a link may stand by without a frame: control messages come
+// when there is something to say, so theirs may while heartbeats come.
+func (ls *links) mayIdle(l *link) bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return l.role == roleControl && ls.liveLink(l.peer.ID, roleBeat) != nil
 }
 
 // renew closes every link: this node is not what it said when it made them.
 func (ls *links) renew() {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	for _, p := range ls.peers {
-		if p.link != nil {
-			p.link.close()
-		}
+	for _, l := range ls.live {
+		l.close()
 	}
 	clear(ls.dials)
 }

@@ -171,9 +171,7 @@ func TestAPeerThatReadsNoMessagesIsHungUpOn(t *testing.T) {
 		until(t, time.Second, "it is not the link of its node", func() bool {
 			nodes[0].links.mu.Lock()
 			defer nodes[0].links.mu.Unlock()
-			for _, p := range nodes[0].links.peers {
-				l = p.link
-			}
+			l = nodes[0].links.liveLink(nodes[1].ID(), roleControl)
 			return l != nil
 		})
 		large := &updateMsg{Peers: make([]peerEntry, 400)}
@@ -343,13 +341,58 @@ func TestAddressesThatFailedAreForgotten(t *testing.T) {
 		ls.mu.Lock()
 		defer ls.mu.Unlock()
 		for i := range connsMax {
-			ls.dials[fmt.Sprint("gone:", i)] = &dialState{until: time.Now().Add(time.Duration(i) * time.Millisecond)}
+			ls.dials[dialKey{fmt.Sprint("gone:", i), roleBeat}] = &dialState{until: time.Now().Add(time.Duration(i) * time.Millisecond)}
 		}
-		ls.dials["gone:0"].running = true
+		ls.dials[dialKey{"gone:0", roleBeat}].running = true
 		time.Sleep(time.Second)
 		ls.forgetDials()
 		require.Len(t, ls.dials, connsMax-1000, "those that might be dialed again, and are not just now")
-		require.NotContains(t, ls.dials, "gone:999")
-		require.Contains(t, ls.dials, "gone:0")
+		require.NotContains(t, ls.dials, dialKey{"gone:999", roleBeat})
+		require.Contains(t, ls.dials, dialKey{"gone:0", roleBeat})
+	})
+}
+
+// Heartbeats have a connection of their own: one for control messages that stands
+// still holds none of them up, and one that has nothing to say stays.
+func TestHeartbeatsHaveAConnectionOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		nodes := formNodes(t, newFaults(t), 2, Config{})
+		a, b := nodes[0], nodes[1]
+		link := func(role linkRole) *link {
+			a.links.mu.Lock()
+			defer a.links.mu.Unlock()
+			return a.links.liveLink(b.ID(), role)
+		}
+		require.NoError(t, a.Admin().BumpEpoch(t.Context()))
+		control, beats := link(roleControl), link(roleBeat)
+		require.NotNil(t, control)
+		require.NotNil(t, beats)
+		time.Sleep(2 * linkIdle * driverNT)
+		require.Same(t, control, link(roleControl), "idle, and its node lives")
+		require.Same(t, beats, link(roleBeat))
+
+		control.mu.Lock() // its writer, its queue: all of it
+		sent := a.links.traffic.sent[msgHeartbeat].Load()
+		time.Sleep(10 * driverNT)
+		require.Greater(t, a.links.traffic.sent[msgHeartbeat].Load(), sent+10)
+		require.True(t, b.Status().OK)
+		control.mu.Unlock()
+	})
+}
+
+func TestAnIdleConnectionOfNobodyIsClosed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := startNode(t, Config{Addr: "a:1", Transport: transport.NewMemory(), NodeTimeout: driverNT})
+		for _, role := range []linkRole{roleControl, roleBeat} {
+			conn := connect(t, n)
+			_, err := handshake(conn, true, role, &sender{ID: NodeID{9}, Key: 9, Addr: "x:1", Shard: ShardID{9}}, wanted{})
+			require.NoError(t, err)
+			began := time.Now()
+			_, err = io.Copy(io.Discard, conn)
+			require.NoError(t, err)
+			require.LessOrEqual(t, time.Since(began), (linkIdle+1)*driverNT)
+		}
 	})
 }

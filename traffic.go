@@ -46,7 +46,7 @@ func (ls *links) contactWith(id NodeID) *contact {
 	if c == nil {
 		if len(ls.contacts) >= contactsMax {
 			for old := range ls.contacts {
-				if ls.liveLink(old) == nil {
+				if ls.liveLink(old, roleBeat) == nil && ls.liveLink(old, roleControl) == nil {
 					delete(ls.contacts, old)
 				}
 			}
@@ -68,8 +68,10 @@ func (ls *links) look(nodes []NodeInfo) {
 			n.Connected, n.Offset = true, ls.node.repl.position().Offset
 			continue
 		}
-		if l := ls.liveLink(n.ID); l != nil {
-			n.Connected, n.ConnectedAt = true, l.since
+		for _, role := range []linkRole{roleControl, roleBeat} {
+			if l := ls.liveLink(n.ID, role); l != nil && (!n.Connected || l.since.Before(n.ConnectedAt)) {
+				n.Connected, n.ConnectedAt = true, l.since
+			}
 		}
 		c := ls.contacts[n.ID]
 		if c == nil {
