@@ -53,14 +53,17 @@ fuzz() {
 # sim FLAGS...: the simulator.
 sim() { go test -v -vet=off -run '^TestSim$' . "$@"; }
 
-# raced FLAGS...: the tests of all packages under the race detector. Those of the
-# root take as long as all others together, and much of that on one core: the
-# others run beside them. The flags are for the root.
+# raced FLAGS...: the tests of all packages, those of compat too, under the race
+# detector. Those of the root take as long as all others together: the others run
+# beside them. The flags are for the root.
 raced() {
 	local failed=0 out others
 	local -a test=(go test -v -count=1 -race -shuffle=on -vet=off -timeout 30m)
 	out=$(mktemp)
-	"${test[@]}" $(go list ./... | tail -n +2) >"$out" 2>&1 &
+	{
+		set +e
+		"${test[@]}" $(go list ./... | tail -n +2) && in_module compat "${test[@]}" . -compat.fragments=500
+	} >"$out" 2>&1 &
 	others=$!
 	"${test[@]}" . "$@" || failed=1
 	wait $others || failed=1
