@@ -417,6 +417,17 @@ func (t *Tx) write(key, field string, value []byte) (*txKey, error) {
 	return k, err
 }
 
+// Room is how much more the command may write: calls that write, of a key that it
+// has written already (the first one of a key counts for up to three), and bytes
+// of keys, fields and values. A command that would write only a part of what it is
+// told to, and may not fail half way, asks first.
+func (t *Tx) Room() (calls, bytes int) {
+	if t.e == nil {
+		return 0, 0
+	}
+	return max(0, maxTxOps-len(t.ops)-(opsPerWrite-1)), t.e.bytesMax() - t.bytes
+}
+
 // bytesMax bounds what one Tx writes, and the arguments of one request.
 func (e *engine) bytesMax() int { return e.maxKey + max(txBytesPer*e.maxValue, txBytesMin) }
 

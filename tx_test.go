@@ -92,6 +92,28 @@ func TestACommandThatWritesTooMuchIsRefusedAndHasChangedNothing(t *testing.T) {
 	}))
 }
 
+// What Room says there is, there is: neither less nor more.
+func TestRoomIsWhatACommandMayWrite(t *testing.T) {
+	run := runAt(t, slotmesh.Config{MaxKey: 16, MaxValue: 1 << 20})
+	require.NoError(t, run(func(tx *slotmesh.Tx) error {
+		calls, bytes := tx.Room()
+		require.Equal(t, 2<<20+16, bytes)
+		require.Greater(t, calls, 2_000_000)
+		if err := tx.PutField("k", "f", make([]byte, 1<<20)); err != nil {
+			return err
+		}
+		after, left := tx.Room()
+		require.Equal(t, calls-1, after)
+		require.Equal(t, bytes-len("k")-len("f")-1<<20, left)
+		if err := tx.PutField("k", "g", make([]byte, 1<<19)); err != nil {
+			return err
+		}
+		_, left = tx.Room()
+		require.ErrorIs(t, tx.PutField("k", "h", make([]byte, left-1)), slotmesh.ErrTooLarge)
+		return tx.PutField("k", "h", make([]byte, left-2))
+	}))
+}
+
 func TestATxOutlivesItsCommandAsAnErrorOnly(t *testing.T) {
 	run := runAt(t, slotmesh.Config{})
 	var kept *slotmesh.Tx

@@ -1,6 +1,7 @@
 package compat
 
 import (
+	"flag"
 	"fmt"
 	"net"
 	"slices"
@@ -225,6 +226,43 @@ func TestMigrateMovesEveryTypeAndSizeFromRedisAndBack(t *testing.T) {
 			require.Equal(t, "0", mustDo(t, theirs, "DBSIZE").text)
 		})
 	}
+}
+
+var wideEntries = flag.Int("compat.wide", 100_000, "`entries` of the collections that move as one value")
+
+// Collections of many entries move in one step each, and are copied in one.
+func TestMigrateMovesWideCollectionsFromRedisAndBack(t *testing.T) {
+	redis := startTheirs(t)
+	oursAddr := startOurs(t)
+	theirs, ours := connect(t, redis.addr(), "2"), connect(t, oursAddr, "2")
+	for _, l := range []*link{theirs, ours} {
+		l.patience = 2 * time.Minute
+	}
+	var keys []string
+	for key, call := range map[string]string{
+		"{t}list": "'RPUSH', KEYS[1], 'element:' .. i", "{t}set": "'SADD', KEYS[1], 'member:' .. i",
+		"{t}hash": "'HSET', KEYS[1], 'field:' .. i, i", "{t}zset": "'ZADD', KEYS[1], i * 0.5, 'member:' .. i",
+	} {
+		mustDo(t, theirs, "EVAL", "for i = 1, tonumber(ARGV[1]) do redis.call("+call+") end", "1", key, strconv.Itoa(*wideEntries))
+		keys = append(keys, key)
+	}
+	want := mustDo(t, theirs, append([]string{"DEBUG", "DIGEST-VALUE"}, keys...)...).wire()
+	move := func(from *link, to string) {
+		host, port, _ := net.SplitHostPort(to)
+		for _, k := range keys {
+			require.Equal(t, "OK", mustDo(t, from, "MIGRATE", host, port, k, "0", "120000").text, k)
+		}
+	}
+	move(theirs, oursAddr)
+	require.Equal(t, want, mustDo(t, ours, append([]string{"DEBUG", "DIGEST-VALUE"}, keys...)...).wire())
+	for _, k := range keys {
+		require.Equal(t, "OK", mustDo(t, ours, "RENAME", k, k+" renamed").text)
+		require.Equal(t, "1", mustDo(t, ours, "COPY", k+" renamed", k).text)
+		require.Equal(t, "1", mustDo(t, ours, "DEL", k+" renamed").text)
+	}
+	move(ours, redis.addr())
+	require.Equal(t, want, mustDo(t, theirs, append([]string{"DEBUG", "DIGEST-VALUE"}, keys...)...).wire())
+	require.Equal(t, "0", mustDo(t, ours, "DBSIZE").text)
 }
 
 // What slotmesh has no type for stays where it is, and the error says which key it

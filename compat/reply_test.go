@@ -2,6 +2,7 @@ package compat
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
 	"net"
@@ -111,6 +112,8 @@ type link struct {
 	nc net.Conn
 	r  *bufio.Reader
 	w  []byte // commands that were not sent yet
+
+	patience time.Duration // for a reply; 0: replyTime
 }
 
 // A reply that takes longer is missing.
@@ -151,7 +154,7 @@ func (l *link) do(args ...string) (reply, error) {
 
 // read reads one reply.
 func (l *link) read() (reply, error) {
-	if err := l.nc.SetReadDeadline(time.Now().Add(replyTime)); err != nil {
+	if err := l.nc.SetReadDeadline(time.Now().Add(cmp.Or(l.patience, replyTime))); err != nil {
 		return reply{}, err
 	}
 	return readReply(l.r)

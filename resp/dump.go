@@ -124,9 +124,22 @@ func exportFields[T any](tx *slotmesh.Tx, key, from string, element func(*store.
 	return all, nil
 }
 
-// valueEntries is the number of entries that a value takes beside its head.
-func valueEntries(v *rdb.Value) int {
-	return len(v.List) + len(v.Set) + len(v.Hash) + 2*len(v.SortedSet)
+// valueSize is what a collection takes beside its head and without the name of its
+// key: entries, and their bytes.
+func valueSize(v *rdb.Value) (entries int, bytes int64) {
+	for _, el := range v.List {
+		bytes += int64(len(el) + len(indexField(0)))
+	}
+	for _, m := range v.Set {
+		bytes += int64(namePosition + len(m))
+	}
+	for _, p := range v.Hash {
+		bytes += int64(namePosition + len(p.Field) + len(p.Value))
+	}
+	for _, s := range v.SortedSet { // by member, with its score, and by score
+		bytes += int64(namePosition + len(s.Member) + scoreBytes + scoredName + len(s.Member))
+	}
+	return len(v.List) + len(v.Set) + len(v.Hash) + 2*len(v.SortedSet), bytes
 }
 
 // importValue stores a value under a key that is not there. It keeps no bytes of
@@ -282,7 +295,8 @@ func (c *Call) restoreTime(absolute bool) (int64, error) {
 
 // parseDump reads a payload that can be stored in one step.
 func (c *Call) parseDump(i int) (rdb.Value, error) {
-	v, err := rdb.Parse(c.Args[i], rdb.Limits{Bytes: int(2 * c.maxString()), Elements: copyLimit})
+	calls, room := c.Tx.Room()
+	v, err := rdb.Parse(c.Args[i], rdb.Limits{Bytes: max(1, room), Elements: max(1, calls)})
 	switch {
 	case errors.Is(err, rdb.ErrFooter):
 		err = errDumpFooter
@@ -290,8 +304,9 @@ func (c *Call) parseDump(i int) (rdb.Value, error) {
 		err = Error(fmt.Sprintf("%s: key '%.64s': %v", errDumpFormat, c.Args[1], err))
 	case err != nil:
 		err = errDumpFormat
-	case valueEntries(&v) > copyLimit:
-		err = c.mayCopy(valueEntries(&v), 0)
+	case v.Kind != rdb.String:
+		entries, bytes := valueSize(&v)
+		err = c.mayCopy(c.Key(1), entries, bytes)
 	}
 	return v, err
 }

@@ -490,18 +490,24 @@ func (c *Call) copyOptions() (replace bool, err error) {
 
 func runMove(*Call) error { return errMove }
 
-// copyLimit is the number of entries of a key that one command may write: a Tx
-// makes at most 65,536 changes, and a few are for the head and for what was
-// there.
-const copyLimit = 65_000
+// Beside its entries a copy writes a head, removes what is in its way and what it
+// was copied from, each of which may have to make room first.
+const (
+	copyCalls = 9
+	copyKeys  = 3
+	copyHead  = 16 // bytes of a header at most
+)
 
-// mayCopy refuses what a Tx could not hold, before anything is written.
-func (c *Call) mayCopy(entries int, bytes int64) error {
-	switch {
-	case entries > copyLimit:
-		return Error(fmt.Sprintf("ERR the value has more than %d entries, too many to be written in one step", copyLimit))
-	case bytes > 2*c.maxString():
-		return Error(fmt.Sprintf("ERR the value has more than %d bytes, too many to be written in one step", 2*c.maxString()))
+// mayCopy refuses what the rest of the Tx could not hold, before anything is
+// written: in a transaction or a script half of a value would stay. The entries
+// have so many bytes without the name of the key.
+func (c *Call) mayCopy(key string, entries int, bytes int64) error {
+	calls, room := c.Tx.Room()
+	switch bytes += int64(entries+copyKeys)*int64(len(key)) + copyHead; {
+	case entries > calls-copyCalls:
+		return Error(fmt.Sprintf("ERR the value has more than %d entries, too many to be written in one step", max(0, calls-copyCalls)))
+	case bytes > int64(room):
+		return Error(fmt.Sprintf("ERR the value has more than %d bytes, too many to be written in one step", room))
 	}
 	return nil
 }
@@ -512,7 +518,7 @@ func (c *Call) copyKey(from *store.Entry, taken bool) error {
 	if from.Kind == kindString {
 		return c.putString(2, from.Value, from.ExpireAt)
 	}
-	items, err := c.allFields(c.Key(1))
+	items, err := c.allFields(c.Key(1), c.Key(2))
 	if err != nil {
 		return err
 	}
@@ -533,16 +539,16 @@ func (c *Call) copyKey(from *store.Entry, taken bool) error {
 	return nil
 }
 
-// allFields are the entries of a collection, as many as may be copied.
-func (c *Call) allFields(key string) (items []store.Item, err error) {
-	size := int64(0)
+// allFields are the entries of a collection, which may be copied to another key.
+func (c *Call) allFields(key, to string) (items []store.Item, err error) {
+	size := int64(len(key)) // which is removed by RENAME
 	for item, err := range fieldsFrom(c.Tx, key, "") {
 		if err != nil {
 			return nil, err
 		}
 		items = append(items, *item)
-		size += int64(len(key) + len(item.Field) + len(item.Value))
-		if err := c.mayCopy(len(items), size); err != nil {
+		size += int64(len(item.Field) + len(item.Value))
+		if err := c.mayCopy(to, len(items), size); err != nil {
 			return nil, err
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/slotmesh/slotmesh"
 	"github.com/stretchr/testify/require"
 )
 
@@ -419,35 +420,65 @@ func TestRestoredCollectionsGoOn(t *testing.T) {
 	)
 }
 
+// wideKeys makes a collection of each kind, with n members, and returns their
+// names.
+func (b *bench) wideKeys(n int) []string {
+	b.t.Helper()
+	name := func(i int) string { return fmt.Sprintf("member:%07d", i) }
+	b.fill([]string{"SADD", "{t}set"}, n, func(i int) []string { return []string{name(i)} })
+	b.fill([]string{"HSET", "{t}hash"}, n, func(i int) []string { return []string{name(i), "v"} })
+	b.fill([]string{"ZADD", "{t}zset"}, n, func(i int) []string { return []string{strconv.Itoa(i), name(i)} })
+	b.fill([]string{"RPUSH", "{t}list"}, n, func(i int) []string { return []string{name(i)} })
+	return []string{"{t}set", "{t}hash", "{t}zset", "{t}list"}
+}
+
+func TestWideKeysAreCopiedWhole(t *testing.T) {
+	b := newBench(t)
+	const n = 70_000
+	for _, key := range b.wideKeys(n) {
+		t.Run(key, func(t *testing.T) {
+			payload := b.payload(key)
+			require.Equal(t, "+OK\r\n", b.run("RENAME", key, "{t}k"))
+			require.Equal(t, ":0\r\n", b.run("EXISTS", key))
+			require.Equal(t, payload, b.payload("{t}k"))
+			require.Equal(t, ":1\r\n", b.run("COPY", "{t}k", key))
+			require.Equal(t, payload, b.payload(key))
+			require.Equal(t, "+OK\r\n", b.run("RESTORE", "{t}k", "0", payload, "REPLACE"))
+			require.Equal(t, payload, b.payload("{t}k"))
+		})
+	}
+	b.replies([2]string{`SORT {t}list ALPHA DESC STORE {t}k`, fmt.Sprintf(":%d\r\n", n)}, [2]string{`LINDEX {t}k -1`, "$14\r\nmember:0000000\r\n"})
+}
+
 // What one command cannot write is refused before anything is written.
 func TestTooWideKeysAreNotCopied(t *testing.T) {
-	b := newBench(t)
-	for i := 0; i <= copyLimit; i += 1000 {
-		args := []string{"SADD", "{t}wide"}
-		for j := range 1000 {
-			args = append(args, strconv.Itoa(i+j))
-		}
-		require.Equal(t, ":1000\r\n", b.run(args...))
+	from := newBench(t)
+	keys := from.wideKeys(50_000) // 1.2 MB and more each
+	small, err := slotmesh.Start(t.Context(), slotmesh.Config{MaxValue: 16 << 10})
+	require.NoError(t, err)
+	t.Cleanup(func() { small.Close() })
+	to := &bench{t: t, node: small, table: from.table, proto: 2}
+	to.wideKeys(25_000)
+	const room = 64<<10 + 1<<20 // of Config.MaxKey, and what a Tx may write at least
+	refused := fmt.Sprintf("-ERR the value has more than %d bytes, too many to be written in one step\r\n", room)
+	to.run("SET {t}k v")
+	for _, key := range keys {
+		t.Run(key, func(t *testing.T) {
+			long := "{t}" + strings.Repeat("k", 100)
+			to.run("SET", long, "v")
+			require.Equal(t, refused, to.run("RENAME", key, long), "under a long name")
+			require.Equal(t, refused, to.run("COPY", key, long, "REPLACE"))
+			got := to.run("RESTORE", "{t}k", "0", from.payload(key), "REPLACE")
+			if got != refused && !strings.HasPrefix(got, "-ERR Bad data format: key '{t}k': ") {
+				t.Errorf("RESTORE of 50,000: %q", got)
+			}
+			to.replies([2]string{`GET {t}k`, "$1\r\nv\r\n"}, [2]string{`GET ` + long, "$1\r\nv\r\n"}, [2]string{`EXISTS ` + key, ":1\r\n"})
+		})
 	}
-	b.run("SET {t}k v")
-	payload := b.payload("{t}wide")
-	const refused = "-ERR the value has more than 65000 entries, too many to be written in one step\r\n"
-	b.replies(
-		[2]string{`RENAME {t}wide {t}k`, refused},
-		[2]string{`COPY {t}wide {t}k REPLACE`, refused},
-		[2]string{`SORT {t}wide STORE {t}k`, refused},
-		[2]string{`GET {t}k`, "$1\r\nv\r\n"},
-		[2]string{`EXISTS {t}wide`, ":1\r\n"},
-	)
-	got := b.run("RESTORE", "{t}k", "0", payload, "REPLACE")
-	if !strings.HasPrefix(got, "-ERR Bad data format: key '{t}k': ") {
-		t.Errorf("RESTORE of a set of 66,000: %q", got)
-	}
-	b.replies(
-		[2]string{`GET {t}k`, "$1\r\nv\r\n"},
-		[2]string{`DEL {t}wide`, ":1\r\n"},
-		[2]string{`SCARD {t}wide`, ":0\r\n"},
-	)
+	to.replies([2]string{`SORT {t}list ALPHA STORE {t}sorted`, ":25000\r\n"})
+	to.run("APPEND {t}k 2")
+	to.fill([]string{"RPUSH", "{t}list"}, 25_000, func(i int) []string { return []string{fmt.Sprintf("%032d", i)} })
+	to.replies([2]string{`SORT {t}list ALPHA STORE {t}k`, refused}, [2]string{`GET {t}k`, "$2\r\nv2\r\n"})
 }
 
 func TestExpiredKeysAreNotThere(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/slotmesh/slotmesh"
+	"github.com/slotmesh/slotmesh/resp/rdb"
 	"github.com/stretchr/testify/require"
 )
 
@@ -338,6 +339,34 @@ func TestWritesWithTooFewReplicas(t *testing.T) {
 			{"GET k", "v"},
 		}...)
 		require.Equal(t, "1", c.field("min_slaves_good_slaves"))
+	})
+}
+
+// A step that holds the lock of its slot for several NodeTimeouts, and is a log
+// entry of many frames, costs nobody the shard: heartbeats, leases and
+// acknowledgements wait for no lock of a slot.
+func TestAStepThatTakesLongIsAcknowledged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := replicated(t, 1, slotmesh.Config{AckReplicas: 1})
+		r, p := f.pair()
+		f.within(frontNT, "the replica is in sync", func() bool { return len(f.nodes[p].Status().Replication.InSync) == 2 })
+		was, _ := f.nodes[p].Table().Owner(0)
+		const n = 10_000
+		member := strings.Repeat("m", 200)
+		require.NoError(t, f.nodes[p].Execute(t.Context(), slotmesh.Request{Keys: []string{"{t}wide"}}, func(tx *slotmesh.Tx) error {
+			time.Sleep(4 * frontNT)
+			var all [][]byte
+			for i := range n {
+				all = append(all, fmt.Append([]byte(member), i))
+			}
+			return importValue(tx, "{t}wide", &rdb.Value{Kind: rdb.Set, Set: all}, 0)
+		}))
+		c, d := f.dial(p), f.dial(r)
+		c.check([2]string{"RENAME {t}wide {t}k", "OK"}, [2]string{"SCARD {t}k", fmt.Sprint(n)})
+		d.check([2]string{"READONLY", "OK"}, [2]string{"SCARD {t}k", fmt.Sprint(n)}, [2]string{"EXISTS {t}wide", "0"})
+		require.Equal(t, map[int]int{r: p}, f.pairs(f.nodes[r]))
+		is, _ := f.nodes[p].Table().Owner(0)
+		require.Equal(t, was.Epoch, is.Epoch)
 	})
 }
 

@@ -250,10 +250,10 @@ func (o *sortOptions) limit(elements []string) []string {
 func (c *Call) sortStore(i int, elements []string, times int) error {
 	size := int64(0)
 	for _, el := range elements {
-		size += int64(times) * int64(len(c.Args[i])+8+len(el))
+		size += int64(times) * int64(len(indexField(0))+len(el))
 	}
 	n := len(elements) * times
-	if err := c.mayCopy(n, size); err != nil {
+	if err := c.mayCopy(c.Key(i), n, size); err != nil {
 		return err
 	}
 	if _, err := c.remove(i); err != nil {

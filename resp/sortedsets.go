@@ -250,6 +250,7 @@ const (
 const (
 	sortedSetScore = 's' // what the fields of the second kind begin with
 	scoredName     = 9   // where the name begins in them
+	scoreBytes     = 8   // of a score as a value
 )
 
 // sortedSet is a sorted set as its head tells of it.
