@@ -47,7 +47,7 @@ type Conn struct {
 	noReply   replyMode
 	began     int  // where in reply the running command's begins
 	inExec    bool // a command of EXEC runs: it does not wait
-	prepared  []prepared
+	prepared  prepared
 	now       time.Time // when the last command ended, or the batch began
 	started   time.Time // when the running command began, or went on after a wait
 	tally     tally

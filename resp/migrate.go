@@ -571,10 +571,25 @@ func (s *Server) importer(id string) (*importer, error) {
 	return x, nil
 }
 
-// prepared is a value that waits for COMMIT: the arguments of RESTORE-ASKING.
+// prepared are values that wait for COMMIT: the arguments of a RESTORE-ASKING each.
 type prepared struct {
-	args  [][]byte
-	bytes int
+	values [][][]byte
+	bytes  int // of all of them
+}
+
+// add keeps a value, where there is room.
+func (p *prepared) add(args [][]byte, most int) error {
+	size := queuedOverhead
+	for _, a := range args {
+		size += len(a)
+	}
+	if size > most-p.bytes {
+		return Error(fmt.Sprintf("ERR key '%.64s': a value of %d bytes and the %d before it are more than the %d that wait for a commit", args[1], size, p.bytes, most))
+	}
+	args = cloneArgs(args)
+	args[0] = []byte("restore-asking")
+	p.values, p.bytes = append(p.values, args), p.bytes+size
+	return nil
 }
 
 // prepare keeps a value until COMMIT. The connection that brings the first one
@@ -587,22 +602,9 @@ func prepare(c *Conn, args [][]byte) error {
 	x.mu.Lock()
 	x.conn = c
 	x.mu.Unlock()
-	size := queuedOverhead
-	for _, a := range args {
-		size += len(a)
+	if err := c.prepared.add(args[1:], c.server.cfg.Limits.Queue); err != nil {
+		return err
 	}
-	for _, p := range c.prepared {
-		size += p.bytes
-	}
-	if size > c.server.cfg.Limits.Queue {
-		return Error("ERR too many or too large values before a commit")
-	}
-	p := prepared{args: cloneArgs(args[1:])}
-	for _, a := range p.args {
-		p.bytes += len(a)
-	}
-	p.args[0] = []byte("restore-asking")
-	c.prepared = append(c.prepared, p)
 	c.reply.Simple("QUEUED")
 	return nil
 }
@@ -616,8 +618,8 @@ func commit(c *Conn, args [][]byte) error {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	values := c.prepared
-	c.prepared = nil
+	values := c.prepared.values
+	c.prepared = prepared{}
 	if len(values) > 0 && x.conn != c {
 		return Error("ERR another connection of this member has taken over")
 	}
@@ -626,7 +628,7 @@ func commit(c *Conn, args [][]byte) error {
 	c.reply.Array(len(values))
 	for _, v := range values {
 		began := c.reply.size()
-		if _, err := c.execute(restore, v.args, true); err != nil {
+		if _, err := c.execute(restore, v, true); err != nil {
 			c.reply.truncate(began)
 			c.fail(err)
 		}

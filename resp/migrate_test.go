@@ -373,6 +373,20 @@ func TestMigrateToAMember(t *testing.T) {
 	require.Contains(t, d.do("INFO commandstats"), "cmdstat_slotmesh.commit:calls=1,")
 }
 
+// The cost of a value does not grow with those before it.
+func TestPreparedValuesAreCountedOnce(t *testing.T) {
+	var p prepared
+	args := [][]byte{nil, []byte("k"), []byte("0"), []byte("v")}
+	one := queuedOverhead + 3
+	for range 3 {
+		require.NoError(t, p.add(args, 3*one))
+	}
+	require.Equal(t, 3*one, p.bytes)
+	require.EqualError(t, p.add(args, 3*one), "ERR key 'k': a value of 67 bytes and the 201 before it are more than the 201 that wait for a commit")
+	require.Len(t, p.values, 3)
+	require.Nil(t, args[0], "the caller's arguments stay as they are")
+}
+
 func TestMigrateDoesNotOverwriteWhatIsNotItsOwn(t *testing.T) {
 	p := newPair(t)
 	c, d := dial(t, p.a), dial(t, p.b)
