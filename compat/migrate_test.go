@@ -265,6 +265,26 @@ func TestMigrateMovesWideCollectionsFromRedisAndBack(t *testing.T) {
 	require.Equal(t, "0", mustDo(t, ours, "DBSIZE").text)
 }
 
+// A value that is longer, as DUMP writes it, than any argument may be comes from
+// redis-server; one that is longer than what redis-server takes stays, and the error
+// says why.
+func TestMigrateOfValuesLongerThanAnArgument(t *testing.T) {
+	redis := startTheirs(t, "--rdbcompression", "no")
+	strict := startTheirs(t, "--proto-max-bulk-len", "1mb")
+	oursAddr := startOurs(t)
+	theirs, ours := connect(t, redis.addr(), "2"), connect(t, oursAddr, "2")
+	mustDo(t, theirs, "EVAL", "for i = 1, 4 do redis.call('RPUSH', KEYS[1], string.rep(i, 20 * 2^20)) end", "1", "{t}list") // slotmesh takes 64 MiB
+	want := mustDo(t, theirs, "DEBUG", "DIGEST-VALUE", "{t}list").wire()
+	require.Equal(t, "OK", mustDo(t, theirs, migrateTo(oursAddr, []string{"{t}list"})...).text)
+	require.Equal(t, want, mustDo(t, ours, "DEBUG", "DIGEST-VALUE", "{t}list").wire())
+	r, err := ours.do(migrateTo(strict.addr(), []string{"{t}list"})...)
+	require.NoError(t, err)
+	require.Regexp(t, `^ERR key '{t}list': its value has \d+ bytes as DUMP writes it, more than the 1048576 \(proto-max-bulk-len\) that the target takes$`, r.text)
+	require.Equal(t, want, mustDo(t, ours, "DEBUG", "DIGEST-VALUE", "{t}list").wire())
+	require.Equal(t, "OK", mustDo(t, ours, migrateTo(redis.addr(), []string{"{t}list"})...).text)
+	require.Equal(t, want, mustDo(t, theirs, "DEBUG", "DIGEST-VALUE", "{t}list").wire())
+}
+
 // What slotmesh has no type for stays where it is, and the error says which key it
 // is. The others of the same MIGRATE move.
 func TestMigrateOfAStreamNamesTheKey(t *testing.T) {

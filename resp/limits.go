@@ -20,7 +20,9 @@ type Limits struct {
 	Args int
 
 	// Bulk is the length of an argument in bytes, Redis's proto-max-bulk-len.
-	// Default 64 MiB, where Redis has 512.
+	// Default 64 MiB, where Redis has 512. An argument of RESTORE, and of what
+	// members hand each other in a MIGRATE, is bounded by Command alone: as DUMP
+	// writes it, a value may be longer than each of its parts.
 	Bulk int
 
 	// Inline is the length in bytes of a command that is typed as a line, and of
@@ -49,7 +51,8 @@ type Limits struct {
 	Push int
 
 	// Queue is the number of bytes of commands between MULTI and EXEC; at the
-	// bound a command is refused, and EXEC with it. Default four times Bulk.
+	// bound a command is refused, and EXEC with it. It bounds what a member hands
+	// over in one MIGRATE, too, which is refused over it. Default four times Bulk.
 	Queue int
 
 	// Scripts is the number of bytes that the Lua scripts that run may hold

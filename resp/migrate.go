@@ -315,7 +315,7 @@ func (m *migration) send(values []sending) error {
 	err := m.exchange(t, values)
 	if lost := new(ioError); errors.As(err, &lost) {
 		if !m.resolve(t, values) {
-			return err
+			return m.tooLong(t, values, err)
 		}
 		return nil
 	}
@@ -493,6 +493,31 @@ func (m *migration) resolve(t *target, values []sending) bool {
 		all = false
 	}
 	return all
+}
+
+// tooLong finds out whether a target has ended the connection because a value is
+// longer than what it takes: a Redis says so and hangs up, which is seen as a
+// connection that was lost, err.
+func (m *migration) tooLong(t *target, values []sending, err error) error {
+	const leastLimit = 1 << 20 // that a Redis can be given
+	var largest *sending
+	for i := range values {
+		if v := &values[i]; v.state != stored && (largest == nil || len(v.payload) > len(largest.payload)) {
+			largest = v
+		}
+	}
+	if largest == nil || len(largest.payload) <= leastLimit || t.connect(m) != nil {
+		return err
+	}
+	limit, found, asked := t.bulkLimit(m.timeout)
+	if asked != nil {
+		t.hangUp()
+		return err
+	}
+	if !found || int64(len(largest.payload)) <= limit {
+		return err
+	}
+	return Error(fmt.Sprintf("ERR key '%.64s': its value has %d bytes as DUMP writes it, more than the %d (proto-max-bulk-len) that the target takes", largest.key, len(largest.payload), limit))
 }
 
 // isOurs reports whether the target has what this server has sent and never

@@ -225,8 +225,9 @@ type pair struct {
 	key  string // a's
 }
 
-func newPair(t *testing.T) *pair {
+func newPair(t testing.TB, limits ...Limits) *pair {
 	t.Helper()
+	limits = append(limits, Limits{})
 	mem := transport.NewMemory()
 	la, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -238,7 +239,7 @@ func newPair(t *testing.T) *pair {
 			Seeds: []string{"a:1", "b:1"}, Primaries: 2, NodeTimeout: 2 * time.Second})
 		require.NoError(t, err)
 		t.Cleanup(func() { node.Close() })
-		s, err := Start(context.Background(), Config{Node: node, Listener: l})
+		s, err := Start(context.Background(), Config{Node: node, Listener: l, Limits: limits[0]})
 		require.NoError(t, err)
 		t.Cleanup(func() { s.Close() })
 		return s
@@ -258,7 +259,7 @@ func newPair(t *testing.T) *pair {
 }
 
 // open opens the slot: from then on keys that are not at a are at b.
-func (p *pair) open(t *testing.T) {
+func (p *pair) open(t testing.TB) {
 	t.Helper()
 	slot := slotmesh.KeySlot(p.key)
 	require.NoError(t, p.b.node.Admin().SetSlotImporting(t.Context(), slot, p.a.node.ID()))
@@ -291,7 +292,7 @@ type wire struct {
 	mu   sync.Mutex
 }
 
-func newWire(t *testing.T, to string) *wire {
+func newWire(t testing.TB, to string) *wire {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -371,6 +372,64 @@ func TestMigrateToAMember(t *testing.T) {
 	d.do("ASKING")
 	require.Equal(t, "[x y]", d.do("LRANGE", p.key+"2", "0", "-1"))
 	require.Contains(t, d.do("INFO commandstats"), "cmdstat_slotmesh.commit:calls=1,")
+}
+
+// A value as DUMP writes it may be longer than any argument, and a string of the
+// greatest length is.
+func TestMigrateOfAValueThatIsLongerThanAnArgument(t *testing.T) {
+	const bulk = 1 << 20
+	p := newPair(t, Limits{Bulk: bulk})
+	c, d := dial(t, p.a), dial(t, p.b)
+	value := strings.Repeat("v", bulk)
+	c.do("SET", p.key+"1", value)
+	c.do("RPUSH", p.key+"2", value, value)
+	p.open(t)
+	migrate := p.migrate("KEYS", p.key+"1", p.key+"2")
+	migrate[5] = "20000"
+	require.Equal(t, "OK", c.do(migrate...))
+	require.Equal(t, "0 2", p.counts(t))
+	d.do("ASKING")
+	require.Equal(t, value, d.do("GET", p.key+"1"))
+	d.do("ASKING")
+	require.Equal(t, "["+value+" "+value+"]", d.do("LRANGE", p.key+"2", "0", "-1"))
+}
+
+// What is over the bound of all that waits for COMMIT stays where it is, and the
+// error says which it is.
+func TestMigrateOfMoreThanTheTargetKeeps(t *testing.T) {
+	p := newPair(t, Limits{Bulk: 1 << 20, Queue: 2 << 20})
+	c := dial(t, p.a)
+	value := strings.Repeat("v", 1<<20)
+	c.do("SET", p.key+"1", value)
+	c.do("SET", p.key+"2", value)
+	p.open(t)
+	require.Regexp(t, `^ERR Target instance replied with error: ERR key '.*2': a value of \d+ bytes and the \d+ before it are more than the 2097152 that wait for a commit$`, c.do(p.migrate("KEYS", p.key+"1", p.key+"2")...))
+	require.Equal(t, "2 0", p.counts(t))
+	require.Equal(t, "OK", c.do(p.migrate("KEYS", p.key+"1")...))
+	require.Equal(t, "OK", c.do(p.migrate("KEYS", p.key+"2")...))
+}
+
+func TestMigrateToARedisThatTakesNoSuchValue(t *testing.T) {
+	for _, row := range []struct{ says, want string }{
+		{"*2\r\n$18\r\nproto-max-bulk-len\r\n$7\r\n1048576\r\n", "ERR key 'k': its value has 1048592 bytes as DUMP writes it, more than the 1048576 (proto-max-bulk-len) that the target takes"},
+		{"*2\r\n$18\r\nproto-max-bulk-len\r\n$9\r\n536870912\r\n", "IOERR error or timeout reading to target instance"},
+		{"-ERR unknown command\r\n", "IOERR error or timeout reading to target instance"},
+		{"*0\r\n", "IOERR error or timeout reading to target instance"},
+	} {
+		f := startFakeRedis(t, func(args []string) string {
+			switch args[0] {
+			case "RESTORE":
+				return ""
+			case "CONFIG":
+				return row.says
+			}
+			return "+OK\r\n"
+		})
+		c := dial(t, startServer(t, func(cfg *Config) { cfg.Standalone = true }))
+		c.do("SET", "k", strings.Repeat("v", 1<<20))
+		require.Equal(t, row.want, c.do(f.migrateTo("k")...), row.says)
+		require.Equal(t, "1", c.do("EXISTS", "k"))
+	}
 }
 
 // The cost of a value does not grow with those before it.

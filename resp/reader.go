@@ -169,7 +169,7 @@ func (r *reader) scanLength() (bool, error) {
 		return false, err
 	case n > int64(r.limits.bulk) && r.limits.preAuth && n <= int64(r.all.Bulk):
 		return false, &protocolError{"unauthenticated bulk length"}
-	case n < 0 || n > int64(r.limits.bulk):
+	case n < 0 || n > int64(r.limits.bulk) && !(n <= int64(r.limits.command) && r.carriesValue()):
 		return false, &protocolError{"invalid bulk length"}
 	}
 	s := &r.scan
@@ -181,6 +181,24 @@ func (r *reader) scanLength() (bool, error) {
 	s.left--
 	s.whole = s.left == 0
 	return true, nil
+}
+
+// carriesValue reports whether the array at the scan is a command that has a whole
+// value as an argument, as DUMP writes it: any that can be kept here must be able
+// to come, and may be longer than an argument. The length of the command bounds it.
+func (r *reader) carriesValue() bool {
+	if r.limits.preAuth || r.scan.left == r.scan.count {
+		return false
+	}
+	command := r.buf[r.pos:r.end]
+	_, at := lengthAt(command, 0)
+	n, start := lengthAt(command, at)
+	switch n { // its bytes are there: the scan has stepped over them
+	case len("restore"), len("restore-asking"), len(prepareName):
+		name := command[start : start+n]
+		return equalFold(name, "restore") || equalFold(name, "restore-asking") || equalFold(name, prepareName)
+	}
+	return false
 }
 
 // announced returns the number in the line at the scan, which begins with sign,

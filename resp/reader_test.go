@@ -188,6 +188,32 @@ func TestAProtocolErrorStays(t *testing.T) {
 	}
 }
 
+// What DUMP has written of any value that may be kept must be able to come back.
+func TestAValueMayBeLongerThanAnArgument(t *testing.T) {
+	limits := Limits{Bulk: 10, Command: 100, PreAuthBulk: 20}
+	long := strings.Repeat("v", 40)
+	array := func(args ...string) string {
+		b := fmt.Sprintf("*%d\r\n", len(args))
+		for _, a := range args {
+			b += fmt.Sprintf("$%d\r\n%s\r\n", len(a), a)
+		}
+		return b
+	}
+	invalid := stream{err: (&protocolError{"invalid bulk length"}).Error()}
+	for _, name := range []string{"restore", "RESTORE", "Restore-Asking", prepareName} {
+		limits.Bulk = max(10, len(name))
+		in := array(name, "k", "0", long)
+		wantStream(t, limits, true, in+in, stream{commands: [][]string{{name, "k", "0", long}, {name, "k", "0", long}}, err: "EOF"})
+		wantStream(t, limits, true, array(name, "k", "0", long+long), stream{err: errCommandTooLong.Error()})
+		wantStream(t, limits, false, in, invalid)
+	}
+	limits.Bulk = 10
+	for _, name := range []string{"set", "restor", "restorex", "dump", "getset"} {
+		wantStream(t, limits, true, array(name, "k", "0", long), invalid)
+	}
+	wantStream(t, limits, true, array(long, "restore"), invalid)
+}
+
 func TestALineOfHTTPEndsTheConnection(t *testing.T) {
 	for _, c := range []struct {
 		in     string

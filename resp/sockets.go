@@ -339,6 +339,29 @@ func (t *target) dump(key string, timeout time.Duration) (payload []byte, found 
 	return b.Bytes()[:n], true, nil
 }
 
+// bulkLimit is the length of an argument that the target takes at most; not found:
+// it does not say.
+func (t *target) bulkLimit(timeout time.Duration) (limit int64, found bool, err error) {
+	if err := t.write(timeout, "CONFIG", "GET", "proto-max-bulk-len"); err != nil {
+		return 0, false, err
+	}
+	if err := t.flush(timeout); err != nil {
+		return 0, false, err
+	}
+	head, err := t.line(timeout)
+	if err != nil || head != "*2" {
+		return 0, false, err
+	}
+	var last string
+	for range 4 { // a length and a text, of the name and of the value
+		if last, err = t.line(timeout); err != nil {
+			return 0, false, err
+		}
+	}
+	limit, found = parseInt([]byte(last))
+	return limit, found, nil
+}
+
 // delete deletes a key at the target.
 func (t *target) delete(key string, timeout time.Duration) error {
 	_, err := t.ask(timeout, "DEL", key)
