@@ -108,6 +108,9 @@ func unequalFragments() []unequalFragment {
 			return http.MatchString(f.sent) && strings.HasPrefix(f.ours, f.redis)
 		}, "a line of an HTTP request ends the connection, and replies that were not written yet with it: which those are depends on how the bytes come in"},
 		{func(f *fragmentAnswers) bool {
+			return request.MatchString(f.sent) && strings.HasPrefix(f.redis, f.ours)
+		}, "slotmesh ends a connection at the first line of an HTTP request, whatever the verb; Redis at POST alone, or at Host:, and runs what a request without either brings"},
+		{func(f *fragmentAnswers) bool {
 			return f.password && f.redis == "" && len(f.ours) > 16<<10
 		}, "Redis ends a client that has not authenticated and is to be told more than 16 KiB at once; slotmesh has 64 KiB for it, and bounds how long it may take"},
 		{func(f *fragmentAnswers) bool {

@@ -699,6 +699,7 @@ func TestWhatIsNoCommandRunsNothing(t *testing.T) {
 		{"redis/redis#1451: what came before is answered", "PING\r\nSET 'a", "+PONG\r\n-ERR Protocol error: unbalanced quotes in request\r\n"},
 		{"redis/redis#3500: HTTP", "POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n", ""},
 		{"redis/redis#3500: HTTP with another verb", "PUT / HTTP/1.1\r\nHost: 127.0.0.1\r\n", ""},
+		{"redis/redis#3500: HTTP/1.0, without Host", "PUT /x HTTP/1.0\r\n\r\nSET x 1\r\n", ""},
 		{"apache/kvrocks#2765: HTTP in other letters", "post / HTTP/1.1\r\nhost: 127.0.0.1\r\n", ""},
 		{"redis/redis#3500: Host as an array", "*2\r\n$5\r\nHost:\r\n$1\r\nx\r\n", ""},
 		{"redis/redis#9590: an argument longer than any may be", "*2\r\n$4\r\nECHO\r\n$536870913\r\n", "-ERR Protocol error: invalid bulk length\r\n"},

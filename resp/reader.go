@@ -18,7 +18,7 @@ func (e *protocolError) Error() string { return "Protocol error: " + e.text }
 // and replies that wait are dropped.
 var (
 	errCommandTooLong = errors.New("resp: command is longer than Limits.Command")
-	errCrossProtocol  = errors.New("resp: possible cross-protocol attack: POST or Host: as a command")
+	errCrossProtocol  = errors.New("resp: possible cross-protocol attack: a line of an HTTP request as a command")
 )
 
 const (
@@ -312,15 +312,15 @@ func (r *reader) skip(n int) {
 
 // setArgs takes the command at pos, which is whole.
 func (r *reader) setArgs() (err error) {
-	command := r.buf[r.pos : r.pos+r.scan.size]
-	if count := r.scan.count; count > 0 {
+	command, count := r.buf[r.pos:r.pos+r.scan.size], r.scan.count
+	if count > 0 {
 		r.setArrayArgs(command, count)
 	} else if err = r.setLineArgs(command); err != nil {
 		return err
 	}
 	r.skip(len(command))
 	r.proven = max(len(command), r.proven/2)
-	if crossProtocol(r.args[0]) {
+	if crossProtocol(r.args[0]) || count == 0 && requestLine(r.args) {
 		return errCrossProtocol
 	}
 	return nil
@@ -492,6 +492,14 @@ func crossProtocol(name []byte) bool {
 		return bytes.EqualFold(name, []byte("host:"))
 	}
 	return false
+}
+
+// requestLine reports whether a command that was typed as a line is the first one
+// of an HTTP request, whatever its verb. Redis goes on with it, unless the verb is
+// POST, and runs what a request without Host brings.
+func requestLine(args [][]byte) bool {
+	const version = "http/"
+	return len(args) >= 3 && len(args[2]) >= len(version) && equalFold(args[2][:len(version)], version)
 }
 
 // parseLength reads a number as Redis does: digits without zeros in front, or a

@@ -220,18 +220,22 @@ func TestALineOfHTTPEndsTheConnection(t *testing.T) {
 		before int // commands
 	}{
 		{"POST / HTTP/1.1\r\nHost: a\r\n\r\nSET x 1\r\n", 0},
-		{"GET / HTTP/1.1\r\nhOST: a\r\n\r\nSET x 1\r\n", 1},
+		{"GET / HTTP/1.1\r\nhOST: a\r\n\r\nSET x 1\r\n", 0},
+		{"GET /\r\nhOST: a\r\n\r\nSET x 1\r\n", 1},
 		{"*1\r\n$4\r\npost\r\nPING\r\n", 0},
 		{`"POST" x` + "\r\n", 0},
+		{"PUT /x HTTP/1.0\r\n\r\nSET x 1\r\n", 0},
+		{"PING\r\nget  / http/1.1\r\n\r\nSET x 1\r\n", 1},
+		{"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 0},
 	} {
 		s := readStream(newReader(strings.NewReader(c.in), Limits{}, false))
 		if s.err != errCrossProtocol.Error() || len(s.commands) != c.before {
 			t.Errorf("%q: %q, want %d commands and %v", c.in, s, c.before, errCrossProtocol)
 		}
 	}
-	s := readStream(newReader(strings.NewReader("POSTS\r\nHOST\r\nhost;\r\nGET POST\r\n"), Limits{}, true))
-	if s.err != "EOF" || len(s.commands) != 4 {
-		t.Errorf("%q, want four commands", s)
+	s := readStream(newReader(strings.NewReader("POSTS\r\nHOST\r\nhost;\r\nGET POST\r\nSET HTTP/1.1 x\r\nSET x HTTP\r\n*3\r\n$3\r\nSET\r\n$1\r\nx\r\n$8\r\nHTTP/1.1\r\n"), Limits{}, true))
+	if s.err != "EOF" || len(s.commands) != 7 {
+		t.Errorf("%q, want seven commands", s)
 	}
 }
 
