@@ -22,7 +22,7 @@ func scripted(args []string) []string {
 		return nil
 	}
 	n, err := strconv.Atoi(args[2])
-	if err != nil || n < 0 || len(args) < 4+n {
+	if err != nil || n < 0 || n > len(args)-4 {
 		return nil
 	}
 	if args[1] == hashScript || args[1] == sum(hashScript) {
@@ -34,6 +34,19 @@ func scripted(args []string) []string {
 		}
 	}
 	return nil
+}
+
+// sourceOf is the text of a script that a call names, by the text or by its sum.
+func sourceOf(args []string) string {
+	if len(args) < 2 || !strings.HasPrefix(strings.ToLower(args[0]), "eval") {
+		return ""
+	}
+	for _, source := range scripts {
+		if args[1] == sum(source) {
+			return source
+		}
+	}
+	return args[1]
 }
 
 // sum is the name of a script for EVALSHA.
@@ -90,7 +103,9 @@ func (g *generator) script() []string {
 	if g.chance(0.35) {
 		source = pick(g, handOn)
 		args = g.keyed()
-		keys = append(keys, g.keys...)
+		if g.chance(0.6) { // else none is named
+			keys = append(keys, g.keys...)
+		}
 	} else {
 		source = pick(g, scripts)
 		for range 1 + g.rnd.IntN(3) {

@@ -87,8 +87,11 @@ func (g *generator) transaction() (steps []step) {
 		switch p := g.rnd.IntN(100); {
 		case p < 5:
 			s.commands = append(s.commands, pick(g, [][]string{{"MULTI"}, {"WATCH", "{t}str1"}, {"UNWATCH"}, {"MULTI", "x"}, {"NOSUCH"}, {"GET"}}))
-		case p < 20:
+		case p < 17:
 			s.commands = append(s.commands, g.script())
+		case p < 20:
+			source := pick(g, handOn)
+			s.commands = append(s.commands, pick(g, [][]string{{"SCRIPT", "LOAD", source}, {"SCRIPT", "EXISTS", sum(source), sum(pick(g, handOn))}, {"SCRIPT", "FLUSH"}}))
 		case p < 35:
 			s.commands = append(s.commands, g.wouldBlock())
 		default:
@@ -102,13 +105,28 @@ func (g *generator) transaction() (steps []step) {
 	case g.chance(0.03):
 		end = []string{"EXEC", "x"} // ends MULTI as well
 	}
-	// What ends MULTI, or the connection, would have the rest run outside; HELLO and SCRIPT
-	// have their place behind the commands with keys, see notSent.
+	// What ends MULTI, or the connection, would have the rest run outside; HELLO has its
+	// place behind the commands with keys, see notSent for that and for scripts.
+	foreign := slices.ContainsFunc(s.commands[1:], func(args []string) bool { return !inSlotOfMost(args) })
 	s.commands = slices.DeleteFunc(s.commands, func(args []string) bool {
-		return slices.Contains([]string{"reset", "quit", "hello", "script"}, strings.ToLower(args[0]))
+		return foreign && scripted(args) != nil && args[2] == "0" || slices.Contains([]string{"reset", "quit", "hello"}, strings.ToLower(args[0]))
 	})
 	s.commands = append(s.commands, end)
 	return append(steps, s)
+}
+
+// inSlotOfMost reports whether the keys of a command are in the slot of most, or it
+// is a script or SCRIPT and has none.
+func inSlotOfMost(args []string) bool {
+	there := func(a string) bool { return strings.HasPrefix(a, "{t}") }
+	switch name := strings.ToLower(args[0]); {
+	case name == "script":
+		return true
+	case strings.HasPrefix(name, "eval") && len(args) > 2:
+		n, err := strconv.Atoi(args[2])
+		return err == nil && n >= 0 && n <= len(args)-3 && !slices.ContainsFunc(args[3:3+n], func(a string) bool { return !there(a) })
+	}
+	return slices.ContainsFunc(args, there)
 }
 
 // wouldBlock makes a command that waits for ever, unless it is in a transaction.

@@ -79,6 +79,7 @@ type Command struct {
 	stats    *commandStats
 	scripted bool // its first argument names a script
 	compiles bool // by its text
+	placed   bool // names no key, and keeps its place in a transaction among those that do
 }
 
 // commandStats count for INFO.

@@ -25,8 +25,12 @@ type queued struct {
 	command *Command
 	args    [][]byte
 	keyed   bool // runs in the Tx of its keys
+	placed  bool // names no key, and keeps its place among those that do: a script, and SCRIPT LOAD
 	script  *compiled
 }
+
+// ordered reports whether a command runs in its place.
+func (q *queued) ordered() bool { return q.keyed || q.placed }
 
 // Overhead of a queued command beside the bytes of its arguments.
 const queuedOverhead = 64
@@ -145,6 +149,7 @@ func (c *Conn) enqueue(command *Command, args [][]byte) (err error) {
 	if c.keyAt, err = command.keys(c.keyAt[:0], args); err != nil {
 		c.keyAt = c.keyAt[:0]
 	}
+	placed := command.placed || command.scripted && err == nil && len(c.keyAt) == 0
 	if len(c.keyAt) > 0 {
 		if err := c.probe(command, args); err != nil {
 			return err
@@ -162,7 +167,7 @@ func (c *Conn) enqueue(command *Command, args [][]byte) (err error) {
 		return Error("ERR too many or too large commands in a transaction")
 	}
 	c.tx.bytes += size
-	c.tx.queue = append(c.tx.queue, queued{command: command, args: cloneArgs(args), keyed: command.Run != nil && len(c.keyAt) > 0})
+	c.tx.queue = append(c.tx.queue, queued{command: command, args: cloneArgs(args), keyed: command.Run != nil && len(c.keyAt) > 0, placed: placed})
 	c.inMulti.Add(1)
 	c.reply.Simple("QUEUED")
 	return nil
@@ -186,10 +191,10 @@ func (c *Conn) probe(command *Command, args [][]byte) error {
 	return c.session.Execute(c.ctx, &r, func(*slotmesh.Tx) error { return nil })
 }
 
-// exec runs what was queued: the commands with keys in one Tx of their slot, the
-// others after it, in order. All replies come in the order of the commands. A
-// command without keys that changes keys all the same (FLUSHALL) keeps its place:
-// what comes after it runs after it, in a Tx of its own.
+// exec runs what was queued: the commands with keys, and the scripts, in one Tx of
+// their slot, the others after it, in order. All replies come in the order of the
+// commands. A command without keys that changes keys of all slots (FLUSHALL) keeps
+// its place too: what comes after it runs after it, in a Tx of its own.
 func exec(c *Conn, args [][]byte) error {
 	if !c.tx.open {
 		return Error("ERR EXEC without MULTI")
@@ -208,7 +213,7 @@ func exec(c *Conn, args [][]byte) error {
 	}
 	end := partEnd(t.queue, 0)
 	replies := make([][]byte, len(t.queue))
-	switch err := c.execKeyed(&t, t.queue[:end], replies); {
+	switch err := c.execPart(&t, t.queue[:end], replies); {
 	case errors.Is(err, errDirty):
 		c.reply.NullArray()
 		return nil
@@ -223,14 +228,14 @@ func exec(c *Conn, args [][]byte) error {
 	for i, q := range t.queue {
 		if i == end {
 			end = partEnd(t.queue, i)
-			failed = c.execKeyed(&t, t.queue[i:end], replies[i:end])
+			failed = c.execPart(&t, t.queue[i:end], replies[i:end])
 		}
-		if q.keyed && failed == nil {
+		if q.ordered() && failed == nil {
 			c.reply.raw(replies[i])
 			continue
 		}
 		began, err := c.reply.size(), failed
-		if !q.keyed {
+		if !q.ordered() {
 			err = c.runKeyless(q)
 		}
 		if err != nil {
@@ -242,10 +247,10 @@ func exec(c *Conn, args [][]byte) error {
 }
 
 // partEnd is where the part of a queue ends that runs in one Tx: behind the first
-// command that changes keys without naming them.
+// command that changes keys of all slots.
 func partEnd(queue []queued, from int) int {
 	for i := from; i < len(queue); i++ {
-		if !queue[i].keyed && queue[i].command.has(Write) {
+		if !queue[i].ordered() && queue[i].command.has(Write) {
 			return i + 1
 		}
 	}
@@ -287,55 +292,139 @@ func (c *Conn) runKeyless(q queued) error {
 
 const errDirty Error = "ERR a watched key has changed"
 
-// execKeyed runs the commands with keys of a part of the queue, all or none.
-func (c *Conn) execKeyed(t *transaction, part []queued, replies [][]byte) error {
-	r := slotmesh.Request{Name: "exec", ReadOnly: true, Asking: t.asking, FromReplica: c.readOnly, Stale: c.server.settings.downReads.Load()}
-	for i := range part {
-		q := &part[i]
-		if !q.keyed {
-			continue
-		}
-		q.script = c.compile(q.command, q.args)
-		at, err := q.command.keys(nil, q.args)
-		if err != nil {
+// execPart runs what keeps its place in a part of the queue, all or none. Where no
+// command names a key, scripts run without a slot until one touches a key: what is
+// left runs in the Tx of that key. So far nothing has changed any.
+func (c *Conn) execPart(t *transaction, part []queued, replies [][]byte) error {
+	r, err := c.partRequest(t, part)
+	if err != nil {
+		return err
+	}
+	if len(r.Keys) > 0 {
+		_, err := c.execAt(t, &r, part, replies)
+		return err
+	}
+	from := 0
+	for range scriptRestarts {
+		var need *needSlot
+		if from, err = c.runInPlace(nil, part, replies, from); !errors.As(err, &need) {
 			return err
 		}
+		r.Keys = []string{need.key}
+		var ran bool
+		ran, err = c.execAt(t, &r, part[from:], replies[from:])
+		if ran || !part[from].script.begun.refuse(need.key, err) {
+			return err
+		}
+	}
+	return err
+}
+
+// partRequest is what a part asks for: its keys, and whether it only reads. It finds
+// the scripts of the part.
+func (c *Conn) partRequest(t *transaction, part []queued) (slotmesh.Request, error) {
+	r := slotmesh.Request{Name: "exec", ReadOnly: true, Asking: t.asking, FromReplica: c.readOnly, Stale: c.server.settings.downReads.Load()}
+	view := scriptView{all: &c.server.scripts, loaded: map[string]*script{}}
+	for i := range part {
+		q := &part[i]
+		if !q.ordered() {
+			continue
+		}
+		c.foresee(&view, q)
+		if q.command.Run == nil {
+			continue // SCRIPT LOAD and the like
+		}
+		at, err := q.command.keys(nil, q.args)
+		if err != nil {
+			return r, err
+		}
 		for _, i := range at {
-			r.Keys = append(r.Keys, view(q.args[i]))
+			r.Keys = append(r.Keys, string(q.args[i]))
 		}
 		r.ReadOnly = r.ReadOnly && !q.command.mayWrite(q.script)
 	}
-	if len(r.Keys) == 0 {
-		return nil
-	}
 	r.AckReplicas = c.server.ackReplicas(r.ReadOnly)
-	if err := c.beforeSlot(&r); err != nil {
-		return err
+	return r, nil
+}
+
+// scriptView is which scripts there will be at a place of a queue: none has run, and
+// nothing of what they load is kept yet.
+type scriptView struct {
+	all     *scripts
+	flushed bool
+	loaded  map[string]*script
+}
+
+func (v *scriptView) find(sha string) *script {
+	if s := v.loaded[sha]; s != nil || v.flushed {
+		return s
+	}
+	return v.all.find(sha)
+}
+
+func (v *scriptView) compile(text []byte) (*script, error) {
+	sha := shaOf(text)
+	s := v.find(sha)
+	if s == nil {
+		var err error
+		if s, err = compileScript(sha, string(text)); err != nil {
+			return nil, err
+		}
+	}
+	v.loaded[sha] = s
+	return s, nil
+}
+
+// foresee finds the script of a queued command: to compile one may take long, which
+// is not to be done under the lock of a slot.
+func (c *Conn) foresee(view *scriptView, q *queued) {
+	switch q.script = c.compileFrom(view, q.command, q.args); q.command.fullName() {
+	case "script|load":
+		q.script = &compiled{}
+		q.script.script, q.script.err = view.compile(q.args[2])
+	case "script|flush":
+		if checkFlush(q.args) == nil {
+			view.flushed, view.loaded = true, map[string]*script{}
+		}
+	}
+}
+
+// execAt runs what keeps its place in one Tx, and reports whether it came to that.
+func (c *Conn) execAt(t *transaction, r *slotmesh.Request, part []queued, replies [][]byte) (ran bool, err error) {
+	if err := c.beforeSlot(r); err != nil {
+		return false, err
 	}
 	c.touched = c.touched[:0]
-	err := c.session.Execute(c.ctx, &r, func(tx *slotmesh.Tx) error {
+	err = c.session.Execute(c.ctx, r, func(tx *slotmesh.Tx) error {
+		ran = true
 		if t.changed(tx.Now()) {
 			return errDirty
 		}
-		left := c.server.cfg.Limits.Output
-		for i, q := range part {
-			if q.keyed {
-				c.trackArgs(tx, q.command, q.args)
-				reply, err := c.runIn(tx, &q, left)
-				if err != nil {
-					return err
-				}
-				replies[i] = reply
-				left -= len(reply)
-			}
-		}
-		if r.ReadOnly {
-			return nil
+		if _, err := c.runInPlace(tx, part, replies, 0); err != nil || r.ReadOnly {
+			return err
 		}
 		return c.serveBlocked(tx, r.Keys)
 	})
 	c.serving.end(err)
-	return err
+	return ran, err
+}
+
+// runInPlace runs what keeps its place from a place on, in a Tx or without, and
+// returns where it ended.
+func (c *Conn) runInPlace(tx *slotmesh.Tx, part []queued, replies [][]byte, from int) (int, error) {
+	left := c.server.cfg.Limits.Output
+	for i := range part {
+		q := &part[i]
+		if i >= from && q.ordered() {
+			reply, err := c.runIn(tx, q, left)
+			if err != nil {
+				return i, err
+			}
+			replies[i] = reply
+		}
+		left -= len(replies[i])
+	}
+	return len(part), nil
 }
 
 // changed reports whether a watched key has changed, or gone by its time, be it
@@ -347,18 +436,20 @@ func (t *transaction) changed(now time.Time) bool {
 	return t.dirty.Load() || t.expireAt != 0 && t.expireAt <= now.UnixMilli()
 }
 
-// runIn runs a command inside a Tx that others share, and returns its reply. Its
-// error is a reply like any other: what ran before it stays. A script that is
-// stopped is the end of them all, for none of it may have happened.
+// runIn runs a command inside a Tx that others share, or a script without one as
+// long as it touches no key, and returns its reply. Its error is a reply like any
+// other: what ran before it stays. A script that is stopped is the end of them all,
+// for none of it may have happened.
 func (c *Conn) runIn(tx *slotmesh.Tx, q *queued, most int) ([]byte, error) {
 	var reply Reply
 	reply.bound(most)
 	reply.setProto(c.reply.Proto())
 	call := Call{Tx: tx, Args: q.args, Reply: &reply, command: q.command, conn: c, compiled: q.script}
-	err := call.run()
+	err := c.runQueued(tx, q, &call)
 	var stopped *stoppedScript
+	var need *needSlot
 	switch {
-	case errors.As(err, &stopped):
+	case errors.As(err, &stopped), errors.As(err, &need):
 		return nil, err
 	case err != nil:
 		reply.clear()
@@ -372,4 +463,39 @@ func (c *Conn) runIn(tx *slotmesh.Tx, q *queued, most int) ([]byte, error) {
 		c.reply.giveUp()
 	}
 	return reply.bytes(), nil
+}
+
+// runQueued runs a command in its place.
+func (c *Conn) runQueued(tx *slotmesh.Tx, q *queued, call *Call) error {
+	loads := q.command.Run == nil && q.script != nil // SCRIPT LOAD, whose text has been compiled
+	switch {
+	case loads && q.script.err != nil:
+		return q.script.err
+	case loads:
+		c.server.scripts.keep(q.script.script)
+		call.Reply.BulkString(q.script.script.sha)
+		return nil
+	case q.command.Run == nil:
+		return c.apart(call.Reply, func() error { return c.runConn(q.command, q.args) })
+	case tx != nil:
+		c.trackArgs(tx, q.command, q.args)
+		return call.run()
+	}
+	if err := c.mayRunHere(q.command, q.script); err != nil {
+		return err
+	}
+	r, err := c.newRun(q.command, q.args, q.script)
+	if err != nil {
+		return err
+	}
+	q.script.begun = r
+	return r.in(nil, call.Reply)
+}
+
+// apart has what f answers go to a reply of its own.
+func (c *Conn) apart(reply *Reply, f func() error) error {
+	outer := c.reply
+	c.reply = *reply
+	defer func() { *reply, c.reply = c.reply, outer }()
+	return f()
 }

@@ -448,9 +448,21 @@ func TestScriptsStayInTheirSlot(t *testing.T) {
 			require.Equal(t, "2", c.do("EVALSHA", sha, "1", k, k))
 			c.do("DEL", k)
 		}
-		require.Contains(t, []string{f.moved(foreign, 1), "ERR Script attempted to access a non local key in a cluster node"},
-			strings.Split(c.do("EVALSHA", sha, "0", foreign), " script:")[0])
+		notLocal := "ERR Script attempted to access a non local key in a cluster node script: " + sha + ", on @user_script:1."
+		require.Equal(t, notLocal, c.do("EVALSHA", sha, "0", foreign))
 		require.Equal(t, f.moved(foreign, 1), c.do("EVALSHA", sha, "1", foreign, foreign))
+
+		// The call fails, not the script, which may go on with what is here.
+		caught := "redis.call('publish', 'ch', '1') local r = redis.pcall('get', ARGV[1]) return {r.err, redis.call('incr', ARGV[2])}"
+		const text = "ERR Script attempted to access a non local key in a cluster node"
+		c.do("DEL " + mine[0])
+		require.Equal(t, "["+text+" 1]", c.do("EVAL", caught, "0", foreign, mine[0]))
+		require.Equal(t, text+" script: "+sha+", on @user_script:1.", c.do("EVALSHA", sha, "0", f.key(2)))
+		for _, call := range [][]string{{"MULTI"}, {"EVAL", caught, "0", foreign, mine[0]}, {"EVALSHA", sha, "0", foreign}, {"EVALSHA", sha, "0", mine[0]}} {
+			c.do(call...)
+		}
+		require.Equal(t, "[["+text+" 2] "+notLocal+" 3]", c.do("EXEC"))
+		require.Equal(t, "3", c.do("GET "+mine[0]))
 	})
 }
 

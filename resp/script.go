@@ -60,9 +60,9 @@ func scriptCommands() []Command {
 		{Name: "eval_ro", scripted: true, compiles: true, Arity: -3, Flags: readOnly, Run: evalAtSlot, Conn: evalAnywhere, Keys: scriptKeys, Group: "scripting", Since: "7.0.0", Summary: "Execute a read-only Lua script server side", Complexity: "Depends on the script that is executed."},
 		{Name: "evalsha_ro", scripted: true, Arity: -3, Flags: readOnly, Run: evalAtSlot, Conn: evalAnywhere, Keys: scriptKeys, Group: "scripting", Since: "7.0.0", Summary: "Execute a read-only Lua script server side", Complexity: "Depends on the script that is executed."},
 		{Name: "script", Arity: -2, Group: "scripting", Since: "2.6.0", Summary: "A container for Lua scripts management commands", Complexity: "Depends on subcommand.", Sub: []Command{
-			{Name: "load", Arity: 3, Flags: NoScript | Stale, Conn: scriptLoad},
-			{Name: "exists", Arity: -3, Flags: NoScript, Conn: scriptExists},
-			{Name: "flush", Arity: -2, Flags: NoScript, Conn: scriptFlush},
+			{Name: "load", placed: true, Arity: 3, Flags: NoScript | Stale, Conn: scriptLoad},
+			{Name: "exists", placed: true, Arity: -3, Flags: NoScript, Conn: scriptExists},
+			{Name: "flush", placed: true, Arity: -2, Flags: NoScript, Conn: scriptFlush},
 			{Name: "kill", Arity: 2, Flags: NoScript | AllowBusy, Conn: scriptKill},
 			{Name: "debug", Arity: 3, Flags: NoScript, Conn: scriptDebug},
 			{Name: "help", Arity: 2, Flags: Loading | Stale, Conn: scriptHelp},
@@ -107,19 +107,21 @@ func shaOf(text []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// compile compiles a script, unless it is there already.
+// compile compiles a script, unless it is there already. It is kept when its call
+// runs.
 func (s *scripts) compile(text []byte) (*script, error) {
 	sha := shaOf(text)
 	if found := s.find(sha); found != nil {
 		return found, nil
 	}
-	compiled, err := compileScript(sha, string(text))
-	if err != nil {
-		return nil, err
-	}
+	return compileScript(sha, string(text))
+}
+
+// keep remembers a script.
+func (s *scripts) keep(compiled *script) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.bySHA[sha] == nil {
+	if sha := compiled.sha; s.bySHA[sha] == nil {
 		s.bySHA[sha] = compiled
 		s.order = append(s.order, sha)
 		s.bytes += compiled.size
@@ -130,7 +132,6 @@ func (s *scripts) compile(text []byte) (*script, error) {
 		delete(s.bySHA, oldest)
 		s.order = s.order[1:]
 	}
-	return compiled, nil
 }
 
 func (s *scripts) find(sha string) *script {
@@ -197,19 +198,31 @@ type compiled struct {
 	script  *script
 	err     error
 	replica bool // it runs at a replica, for a client that reads there: what it writes is refused
+
+	begun *scriptRun // without a slot, before it needed one
+}
+
+// scriptSource is where a call finds its script.
+type scriptSource interface {
+	compile(text []byte) (*script, error)
+	find(sha string) *script
 }
 
 // compile finds the script that a call names by its text or by its SHA-1, before
 // the call takes the lock of its slot: to compile one may take long. What is wrong
 // with it is said in its turn. nil: the command runs no script.
 func (c *Conn) compile(command *Command, args [][]byte) *compiled {
+	return c.compileFrom(&c.server.scripts, command, args)
+}
+
+func (c *Conn) compileFrom(from scriptSource, command *Command, args [][]byte) *compiled {
 	if !command.scripted {
 		return nil
 	}
 	out := &compiled{replica: c.readOnly && c.server.isReplica()}
 	if command.compiles {
-		out.script, out.err = c.server.scripts.compile(args[1])
-	} else if out.script = c.server.scripts.find(string(appendLower(nil, args[1]))); out.script == nil {
+		out.script, out.err = from.compile(args[1])
+	} else if out.script = from.find(string(appendLower(nil, args[1]))); out.script == nil {
 		out.err = errNoScript
 	}
 	return out
@@ -248,6 +261,9 @@ func (c *Command) mayWrite(runs *compiled) bool {
 
 // newRun reads the arguments of EVAL.
 func (c *Conn) newRun(command *Command, args [][]byte, runs *compiled) (*scriptRun, error) {
+	if runs.begun != nil {
+		return runs.begun, nil
+	}
 	if !command.compiles && len(args[1]) != 2*sha1.Size {
 		return nil, errNoScript // said before anything else
 	}
@@ -259,6 +275,9 @@ func (c *Conn) newRun(command *Command, args [][]byte, runs *compiled) (*scriptR
 		return nil, err
 	}
 	s := runs.script
+	if s != nil && command.compiles {
+		c.server.scripts.keep(s)
+	}
 	switch {
 	case runs.err != nil:
 		return nil, runs.err
@@ -302,18 +321,22 @@ func (r *scriptRun) atSlot(tx *slotmesh.Tx, reply *Reply) error {
 	return nil
 }
 
+// scriptRestarts bounds how often a script is begun anew because it touches a key.
+const scriptRestarts = 16
+
 // evalAnywhere runs a script that names no key. Where it touches one all the
-// same it begins anew at the slot of that key: so far it has changed nothing.
+// same it begins anew at the slot of that key: so far it has changed nothing. If
+// this node does not serve that slot, the call that touches it fails.
 func evalAnywhere(c *Conn, args [][]byte) error {
 	command, err := c.server.table.lookup(args)
 	if err != nil {
 		return err
 	}
 	runs := c.glimpse(command, args)
-	if runs.declares() && command.mayWrite(runs) && c.server.isReplica() {
-		return errReadOnly
+	if err := c.mayRunHere(command, runs); err != nil {
+		return err
 	}
-	if checkScriptKeys(args) == nil { // else it is not kept
+	if checkScriptKeys(args) == nil { // else it is not needed
 		runs = c.compile(command, args)
 	}
 	r, err := c.newRun(command, args, runs)
@@ -321,19 +344,34 @@ func evalAnywhere(c *Conn, args [][]byte) error {
 		return err
 	}
 	began := c.reply.size()
-	err = r.in(nil, &c.reply)
-	var need *needSlot
-	if !errors.As(err, &need) {
-		return err
+	for range scriptRestarts {
+		err = r.in(nil, &c.reply)
+		var need *needSlot
+		if !errors.As(err, &need) {
+			return err
+		}
+		c.reply.truncate(began)
+		var ran bool
+		ran, err = c.evalAt(command, runs, r, need.key)
+		if ran || !r.refuse(need.key, err) {
+			return err
+		}
 	}
-	c.reply.truncate(began)
-	q := slotmesh.Request{Name: command.Name, Keys: []string{need.key}, ReadOnly: !command.mayWrite(runs), Asking: c.wasAsking, FromReplica: c.readOnly, Stale: c.server.settings.downReads.Load()}
+	return err
+}
+
+// evalAt runs a script that names no key at the slot of one, and reports whether
+// it did.
+func (c *Conn) evalAt(command *Command, runs *compiled, r *scriptRun, key string) (ran bool, err error) {
+	q := slotmesh.Request{Name: command.Name, Keys: []string{key}, ReadOnly: !command.mayWrite(runs), Asking: c.wasAsking, FromReplica: c.readOnly, Stale: c.server.settings.downReads.Load()}
+	q.AckReplicas = c.server.ackReplicas(q.ReadOnly)
 	if err := c.beforeSlot(&q); err != nil {
-		return err
+		return false, err
 	}
 	var failed error
 	c.touched = c.touched[:0]
 	err = c.session.Execute(c.ctx, &q, func(tx *slotmesh.Tx) error {
+		ran = true
 		if failed = r.atSlot(tx, &c.reply); failed != nil || q.ReadOnly {
 			return failed
 		}
@@ -341,9 +379,46 @@ func evalAnywhere(c *Conn, args [][]byte) error {
 	})
 	c.serving.end(err)
 	if failed != nil {
-		return failed
+		return ran, failed
 	}
-	return err
+	return ran, err
+}
+
+// mayRunHere refuses a script without keys that says that it writes, at a replica.
+func (c *Conn) mayRunHere(command *Command, runs *compiled) error {
+	if runs.declares() && command.mayWrite(runs) && c.server.isReplica() {
+		return errReadOnly
+	}
+	return nil
+}
+
+// What a script hears where it touches a key that it cannot have.
+const (
+	errScriptNotLocal Error = "ERR Script attempted to access a non local key in a cluster node"
+	errScriptDown     Error = "ERR Script attempted to execute a command while the cluster is down"
+)
+
+// refuse notes, of a script that is begun anew without a slot, that this node does
+// not serve the one of a key, as err says. False: err says something else.
+func (r *scriptRun) refuse(key string, err error) bool {
+	var moved *slotmesh.MovedError
+	var ask *slotmesh.AskError
+	var text Error
+	switch {
+	case err == nil || outcomeUnknown(err):
+		return false
+	case errors.As(err, &moved), errors.As(err, &ask):
+		text = errScriptNotLocal
+	case errors.Is(err, slotmesh.ErrClusterDown):
+		text = errScriptDown
+	default:
+		return false
+	}
+	if r.refused == nil {
+		r.refused = map[slotmesh.Slot]Error{}
+	}
+	r.refused[slotmesh.KeySlot(key)] = text
+	return true
 }
 
 // needSlot: a script without keys wants to touch one.
@@ -365,7 +440,8 @@ type scriptRun struct {
 	readOnly bool // it says so, or it is a command for such scripts
 	replica  bool // of compiled
 	tx       *slotmesh.Tx
-	wants    string // key for which it needs a slot
+	wants    string                  // key for which it needs a slot
+	refused  map[slotmesh.Slot]Error // what it hears of slots that are not served here
 	stop     context.CancelFunc
 	proto    int // of the replies to its calls
 
@@ -469,6 +545,7 @@ func scriptLoad(c *Conn, args [][]byte) error {
 	if err != nil {
 		return err
 	}
+	c.server.scripts.keep(s)
 	c.reply.BulkString(s.sha)
 	return nil
 }
@@ -485,9 +562,17 @@ func scriptExists(c *Conn, args [][]byte) error {
 	return nil
 }
 
-func scriptFlush(c *Conn, args [][]byte) error {
+// checkFlush is what is wrong with the arguments of SCRIPT FLUSH.
+func checkFlush(args [][]byte) error {
 	if len(args) > 3 || len(args) == 3 && !equalFold(args[2], "sync") && !equalFold(args[2], "async") {
 		return Error("ERR SCRIPT FLUSH only support SYNC|ASYNC option")
+	}
+	return nil
+}
+
+func scriptFlush(c *Conn, args [][]byte) error {
+	if err := checkFlush(args); err != nil {
+		return err
 	}
 	s := &c.server.scripts
 	s.mu.Lock()

@@ -78,17 +78,17 @@ func TestScriptsAreCompiledBeforeTheirSlotIsTaken(t *testing.T) {
 	eval := s.table.byName["eval"]
 	early := c.compile(eval, [][]byte{[]byte("eval"), []byte(text), []byte("0")})
 	require.NoError(t, early.err)
-	require.NotNil(t, s.scripts.find(shaOf([]byte(text))))
-	require.Equal(t, early, c.compile(s.table.byName["evalsha"], [][]byte{[]byte("evalsha"), []byte(shaOf([]byte(text))), []byte("0")}))
+	require.Nil(t, s.scripts.find(shaOf([]byte(text))), "it is kept when it runs")
 	require.Nil(t, c.compile(s.table.byName["get"], nil))
-	s.scripts.mu.Lock() // a run that compiles would wait
-	run := make(chan error, 1)
-	go func() {
-		_, err := c.newRun(eval, [][]byte{[]byte("eval"), []byte(text), []byte("1"), []byte("k")}, early)
-		run <- err
-	}()
-	require.NoError(t, <-run)
-	s.scripts.mu.Unlock()
+	run, err := c.newRun(eval, [][]byte{[]byte("eval"), []byte(text), []byte("1"), []byte("k")}, early)
+	require.NoError(t, err)
+	require.Same(t, early.script, run.script)
+	require.Equal(t, early.script, c.compile(s.table.byName["evalsha"], [][]byte{[]byte("evalsha"), []byte(shaOf([]byte(text))), []byte("0")}).script)
+	other := dial(t, s)
+	for _, call := range [][]string{{"EVAL", "return 2", "2", "a", "b"}, {"EVAL", "return 2", "x", "a"}, {"EVAL", "return 2", "4294967297", "a"}} {
+		require.Contains(t, []string{string(errCrossSlot), string(errNotInteger), "ERR Number of keys can't be greater than number of args"}, other.do(call...))
+		require.Equal(t, "[0]", other.do("SCRIPT", "EXISTS", shaOf([]byte("return 2"))), "%q has not run", call)
+	}
 	require.Equal(t, "CROSSSLOT Keys in request don't hash to the same slot", dial(t, s).do("EVAL", "this is no Lua", "2", "a", "b"))
 	require.Contains(t, dial(t, s).do("EVAL", "this is no Lua", "1", "a"), "ERR Error compiling script")
 }

@@ -517,12 +517,15 @@ func (r *scriptRun) command(args [][]byte) ([]byte, error) {
 		return nil, err
 	}
 	for _, i := range at {
-		switch {
+		slot := slotmesh.KeySlotBytes(args[i])
+		switch text, refused := r.refused[slot]; {
+		case r.tx == nil && refused:
+			return nil, text
 		case r.tx == nil:
 			r.wants = string(args[i])
 			return nil, errNoSuchKey
-		case slotmesh.KeySlot(string(args[i])) != r.tx.Slot():
-			return nil, Error("ERR Script attempted to access a non local key in a cluster node")
+		case slot != r.tx.Slot():
+			return nil, errScriptNotLocal
 		}
 	}
 	c.trackArgs(r.tx, command, args)

@@ -123,6 +123,72 @@ func (c *testClient) check(rows ...[2]string) {
 	}
 }
 
+// Scripts keep their place in a transaction, whether they name keys or not, and so do
+// the commands that load and forget them. Replies of redis-server 7.0.
+func TestScriptsInATransaction(t *testing.T) {
+	const load, sha = "return redis.call('append', '{a}', ARGV[1])", "14f0bd5a2a5da46fc0b3aa3ef2bdcf2ccd5a9d3d"
+	loaded := shaOf([]byte(load))
+	for name, row := range map[string]struct {
+		calls [][]string
+		want  string
+		value string // of {a}
+	}{
+		"before a write": {[][]string{{"EVAL", load, "0", "x"}, {"SET", "{a}", "2"}}, "[1 OK]", "2"},
+		"behind a write": {[][]string{{"SET", "{a}", "2"}, {"EVAL", load, "0", "x"}, {"APPEND", "{a}", "y"}}, "[OK 2 3]", "2xy"},
+		"alone":          {[][]string{{"EVAL", load, "0", "x"}, {"PING"}, {"EVAL", "return 1", "0"}, {"EVAL", load, "0", "y"}}, "[1 PONG 1 2]", "xy"},
+		"without a key":  {[][]string{{"EVAL", "return 1", "0"}, {"EVAL", "return 2", "0"}}, "[1 2]", "(nil)"},
+		"loaded":         {[][]string{{"SCRIPT", "LOAD", load}, {"EVALSHA", loaded, "1", "{a}", "x"}, {"EVALSHA", loaded, "0", "y"}}, "[" + loaded + " 1 2]", "xy"},
+		"before it is loaded": {[][]string{{"EVALSHA", loaded, "1", "{a}", "x"}, {"SCRIPT", "EXISTS", loaded}, {"EVAL", load, "0", "y"}, {"SCRIPT", "EXISTS", loaded}, {"EVALSHA", loaded, "1", "{a}", "z"}},
+			"[" + string(errNoScript) + " [0] 1 [1] 2]", "yz"},
+		"forgotten": {[][]string{{"SCRIPT", "LOAD", load}, {"SCRIPT", "FLUSH"}, {"EVALSHA", loaded, "1", "{a}", "x"}, {"SCRIPT", "EXISTS", loaded}, {"SCRIPT", "FLUSH", "x"}, {"EVAL", load, "1", "{a}", "x"}, {"SCRIPT", "EXISTS", loaded}},
+			"[" + loaded + " OK " + string(errNoScript) + " [0] ERR SCRIPT FLUSH only support SYNC|ASYNC option 1 [1]]", "x"},
+		"around all keys": {[][]string{{"EVAL", load, "0", "x"}, {"FLUSHALL"}, {"EVAL", load, "0", "y"}, {"EVALSHA", sha, "0"}}, "[1 OK 1 " + string(errNoScript) + "]", "y"},
+		"wrong":           {[][]string{{"SCRIPT", "LOAD", "return ("}, {"EVAL", load, "-1"}, {"EVAL", load, "0", "x"}}, "", "x"},
+		"in other slots":  {[][]string{{"SET", "{a}", "x"}, {"EVAL", "return redis.pcall('get', '{b}').err", "0"}}, "[OK ERR Script attempted to access a non local key in a cluster node]", "x"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := dial(t, startServer(t))
+			require.Equal(t, "OK", c.do("MULTI"))
+			for _, call := range row.calls {
+				require.Equal(t, "QUEUED", c.do(call...), "%q", call)
+			}
+			if got := c.do("EXEC"); row.want != "" {
+				require.Equal(t, row.want, got)
+			} else {
+				require.Regexp(t, `^\[ERR Error compiling script .* ERR Number of keys can't be negative 1\]$`, got)
+			}
+			require.Equal(t, row.value, c.do("GET {a}"))
+		})
+	}
+}
+
+// Nobody sees what a transaction of scripts has half done.
+func TestScriptsInATransactionAreOneStep(t *testing.T) {
+	s := startServer(t)
+	c, other := dial(t, s), dial(t, s)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range 300 {
+			c.send("MULTI")
+			c.send("EVAL", "return redis.call('incr', 'k')", "0")
+			c.send("EVAL", "return redis.call('incr', 'k')", "0")
+			c.send("EXEC")
+			for range 4 {
+				c.read()
+			}
+		}
+	}()
+	for range 300 {
+		if n, _ := strconv.Atoi(other.do("GET k")); n%2 != 0 {
+			t.Errorf("another client sees %d", n)
+			break
+		}
+	}
+	<-done
+	require.Equal(t, "600", other.do("GET k"))
+}
+
 func TestTransaction(t *testing.T) {
 	c := dial(t, startServer(t))
 	c.check([][2]string{
