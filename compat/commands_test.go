@@ -262,9 +262,9 @@ func commandTables() []commandTable {
 			COMMAND GETKEYSANDFLAGS (GET str | MSET (str value)+ | ZUNIONSTORE zset 1 zset | SET str value GET | LMPOP 2 list list LEFT | SMOVE set set member | BITFIELD str GET bits 0)
 			CONFIG (GET|SET|REWRITE|RESETSTAT) value value value
 			CONFIG value*
-			SLOWLOG value*
-			LATENCY value*
-			MEMORY value*
+			SLOWLOG (RESET|LEN|value*)
+			LATENCY (LATEST|RESET|value*)
+			MEMORY (PURGE|value*)
 			DEBUG value*
 			OBJECT value*
 			ACL (WHOAMI|CAT value|value)

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // A step is what is done at a time: a command, or several that belong together.
@@ -26,6 +27,7 @@ const (
 	stepScan                        // a cursor to its end: the same items altogether
 	stepRestore                     // DUMP on either side, RESTORE on the other
 	stepBlocked                     // a client waits, another one brings it something
+	stepCount                       // what counts keys whose time is over, too
 )
 
 // Connections of a side.
@@ -61,7 +63,11 @@ func (g *generator) steps(n int) []step {
 		case p < 90:
 			steps = append(steps, step{commands: [][]string{g.script()}})
 		default:
-			steps = append(steps, step{commands: [][]string{g.command()}})
+			one := step{commands: [][]string{g.command()}}
+			if countsExpired(one.commands[0]) {
+				one.kind = stepCount
+			}
+			steps = append(steps, one)
 		}
 	}
 	return steps
@@ -221,8 +227,24 @@ func (p *pair) perform(at int, s step) *difference {
 		return p.restore(at, s)
 	case stepBlocked:
 		return p.block(at, s)
+	case stepCount:
+		return p.alike(at, s.conn, s.commands[0], "")
 	}
 	panic(fmt.Sprintf("no such kind of step: %d", s.kind))
+}
+
+// alike compares what both answer to one command; again where it counts what will be
+// gone.
+func (p *pair) alike(at, conn int, args []string, note string) *difference {
+	for end := time.Now().Add(replyTime); ; {
+		redis, ours, d := p.both(at, conn, args)
+		if d != nil || p.comparison.equal(args, redis, ours) {
+			return d
+		}
+		if !countsExpired(args) || redis.kind != ':' || ours.kind != ':' || time.Now().After(end) {
+			return &difference{at: at, args: args, redis: redis, ours: ours, note: note}
+		}
+	}
 }
 
 func (p *pair) pop(at int, s step) *difference {
@@ -443,12 +465,8 @@ func (p *pair) block(at int, s step) *difference {
 		}
 	}
 	for _, args := range s.commands[1:] {
-		redis, ours, d := p.both(at, connMain, args)
-		if d != nil {
+		if d := p.alike(at, connMain, args, "while "+commandLine(s.commands[0])+" waits"); d != nil {
 			return d
-		}
-		if !p.comparison.equal(args, redis, ours) {
-			return &difference{at: at, args: args, redis: redis, ours: ours, note: "while " + commandLine(s.commands[0]) + " waits"}
 		}
 	}
 	var answers [2]reply
