@@ -227,6 +227,12 @@ type pair struct {
 
 func newPair(t testing.TB, limits ...Limits) *pair {
 	t.Helper()
+	return newPairWithin(t, 2*time.Second, limits...)
+}
+
+// newPairWithin is newPair with another NodeTimeout.
+func newPairWithin(t testing.TB, nodeTimeout time.Duration, limits ...Limits) *pair {
+	t.Helper()
 	limits = append(limits, Limits{})
 	mem := transport.NewMemory()
 	la, err := net.Listen("tcp", "127.0.0.1:0")
@@ -236,7 +242,7 @@ func newPair(t testing.TB, limits ...Limits) *pair {
 	w := newWire(t, lb.Addr().String())
 	start := func(name, clientAddr string, l net.Listener) *Server {
 		node, err := slotmesh.Start(context.Background(), slotmesh.Config{Addr: name, Transport: mem, ClientAddr: clientAddr,
-			Seeds: []string{"a:1", "b:1"}, Primaries: 2, NodeTimeout: 2 * time.Second})
+			Seeds: []string{"a:1", "b:1"}, Primaries: 2, NodeTimeout: nodeTimeout})
 		require.NoError(t, err)
 		t.Cleanup(func() { node.Close() })
 		s, err := Start(context.Background(), Config{Node: node, Listener: l, Limits: limits[0]})
@@ -259,7 +265,7 @@ func newPair(t testing.TB, limits ...Limits) *pair {
 }
 
 // open opens the slot: from then on keys that are not at a are at b.
-func (p *pair) open(t testing.TB) {
+func (p *pair) open(t *testing.T) {
 	t.Helper()
 	slot := slotmesh.KeySlot(p.key)
 	require.NoError(t, p.b.node.Admin().SetSlotImporting(t.Context(), slot, p.a.node.ID()))
