@@ -59,7 +59,7 @@ func (e *engine) runGet(ctx context.Context, q *request, wait patience) ([]byte,
 		case h == nil && e.cell(slot) != nil && e.cell(slot).mark.Load() != nil:
 			continue // marked meanwhile
 		}
-		if err := e.notServed(ctx, slot, h, &s); err != nil {
+		if err := e.notServed(ctx, slot, &Request{ReadOnly: true, Asking: q.asking}, h, &s); err != nil {
 			return nil, false, err
 		}
 	}

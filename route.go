@@ -291,11 +291,15 @@ type decision struct {
 
 // question is what the decision about a request needs to know beside the table.
 type question struct {
-	serves bool      // this node serves the slot now
-	leased bool      // this node may acknowledge now
-	mark   *SlotMark // this node's, on the slot; nil: none
-	asking bool      // the client has been sent here by ASK
-	anyway bool      // keys are moved by this request: it is served where they are
+	serves   bool      // this node serves the slot now
+	leased   bool      // this node may acknowledge now
+	shows    bool      // this node is a replica, what it has may be shown, and the client takes it
+	mark     *SlotMark // this node's, on the slot; nil: none
+	readOnly bool      // the request writes nothing
+	stale    bool      // the client takes old data, if it only reads
+	whole    bool      // it wants every slot of the cluster to be served
+	asking   bool      // the client has been sent here by ASK
+	anyway   bool      // keys are moved by this request: it is served where they are
 	// Keys of the request that are here and that are not, and whether it names
 	// more than one; asked for only where the slot has a mark.
 	present, missing int
@@ -305,46 +309,72 @@ type question struct {
 const (
 	notServedReason = "Hash slot not served"
 	splitReason     = "Multiple keys request during rehashing of slot"
+	downReason      = "The cluster is down"
+	downWriteReason = "The cluster is down and only accepts read commands"
 )
 
-// route decides where a request for a slot is served: Redis's rules. The cases
-// are in order of precedence, the first that matches wins. That a request names
-// no key, or keys of several slots, Request.slot has found before; that a replica
-// serves reads waits for replicas.
+// route decides where a request for a slot is served: Redis's rules, by their
+// numbers. The cases are in order of precedence, the first that matches wins. Rules
+// 1 and 2, that a request names no key, or keys of several slots, are those of
+// Request.slot, which finds the slot.
 func (v *view) route(slot Slot, q question) decision {
 	shard := v.entry(slot).shard
 	l, known := v.leaders[shard]
 	owned := known && v.mine(l, shard)
+	reads := q.readOnly && q.stale
 	migrating := q.serves && q.mark != nil && !q.mark.Importing
 	importing := !owned && q.mark != nil && q.mark.Importing && (q.asking || q.anyway)
-	switch {
-	case q.serves && !migrating, migrating && (q.anyway || q.missing == 0):
-		return decision{action: routeServe}
-	case migrating && q.present > 0:
-		return decision{action: routeTryAgain, reason: splitReason}
-	case migrating:
+	down := func(reason string) decision { return decision{action: routeDown, reason: reason} }
+	split := decision{action: routeTryAgain, reason: splitReason}
+	switch reason := v.down(&q, q.serves || owned); {
+	case shard.IsZero() && !q.serves: // 3
+		return down(notServedReason)
+	case reason != "": // 4
+		return down(reason)
+	case migrating && !q.anyway && q.missing > 0 && q.present > 0: // 6
+		return split
+	case migrating && !q.anyway && q.missing > 0: // 7
 		return v.ask(q.mark.Node)
-	case shard.IsZero():
-		return decision{action: routeDown, reason: notServedReason}
+	case q.serves: // 5, 8, and its own slot
+		return decision{action: routeServe}
 	case owned && v.late.Contains(slot):
 		return decision{action: routeTryAgain, reason: fmt.Sprintf("slot %d has come by hearsay and waits for a vote", slot)}
 	case owned:
-		return decision{action: routeDown, reason: v.reasonOr("this node does not serve the slot yet")}
-	case v.cluster.IsZero() && !v.ok:
-		return decision{action: routeDown, reason: v.reason}
-	case !v.cluster.IsZero() && !v.heard:
-		return decision{action: routeDown, reason: v.reasonOr("this node does not hear a majority of the voters")}
+		return down(v.reasonOr("this node does not serve the slot yet"))
 	case importing && !q.leased:
-		return decision{action: routeDown, reason: v.reasonOr("this node's shard is not open")}
-	case importing && !q.anyway && q.several && q.missing > 0:
-		return decision{action: routeTryAgain, reason: splitReason}
-	case importing:
+		return down(v.reasonOr("this node's shard is not open"))
+	case importing && !q.anyway && q.several && q.missing > 0: // 9
+		return split
+	case importing: // 5, 10
 		return decision{action: routeServe}
-	case !known || l.node < 0 || l.failed:
-		return decision{action: routeDown, reason: fmt.Sprintf("the primary %s of slot %d has failed", l.epoch.Node, slot)}
-	default:
+	case q.shows && q.readOnly: // 11
+		return decision{action: routeServe}
+	case !known || l.node < 0 || l.failed && !reads:
+		return down(fmt.Sprintf("the primary %s of slot %d has failed", l.epoch.Node, slot))
+	default: // 12
 		return decision{action: routeMoved, node: &v.nodes[l.node]}
 	}
+}
+
+// down says why the state of the cluster refuses a request, or "": rule 4. here: for
+// a slot of this node's own, of which it knows by its lease whether it may serve it.
+// Keys that are being moved pass where slots are missing: that is how those are mended.
+func (v *view) down(q *question, here bool) string {
+	switch reads := q.readOnly && q.stale; {
+	case reads:
+		return ""
+	case q.whole && !v.covered && !q.asking && !q.anyway && q.stale:
+		return downWriteReason
+	case q.whole && !v.covered && !q.asking && !q.anyway:
+		return downReason
+	case here || q.shows && q.readOnly: // what a replica may show, it has asked with the rest
+		return ""
+	case v.cluster.IsZero() && !v.ok:
+		return v.reason
+	case !v.cluster.IsZero() && !v.heard:
+		return v.reasonOr("this node does not hear a majority of the voters")
+	}
+	return ""
 }
 
 // ask sends a request to the node that a slot's keys go to.

@@ -257,6 +257,18 @@ func TestRulesOfRouting(t *testing.T) {
 		w.settle(n.delSlots("5"))
 		return n
 	}
+	missing := func(w *ruleWorld) *ruleNode { // another slot is nobody's
+		n := own(w)
+		w.run(2 * ruleNT)
+		w.settle(n.delSlots("6"))
+		return n
+	}
+	missing2 := func(w *ruleWorld) *ruleNode {
+		n := other(w)
+		w.run(2 * ruleNT)
+		w.settle(w.nodes[0].delSlots("6"))
+		return n
+	}
 	migrating := func(n *ruleNode) *SlotMark { return &SlotMark{Slot: 5, Node: n.w.nodes[3].core.id} }
 	importing := func(n *ruleNode) *SlotMark {
 		return &SlotMark{Slot: 5, Node: n.w.nodes[0].core.id, Importing: true}
@@ -288,6 +300,29 @@ func TestRulesOfRouting(t *testing.T) {
 			return n
 		}, importing, Request{Asking: true}, question{leased: true, present: 1}, "CLUSTERDOWN this node's lease is over: it does not hear a majority of the voters"},
 		{"4 its own slot, which it may not serve", own, nil, Request{}, question{}, "CLUSTERDOWN this node does not serve the slot yet"},
+		{"4 a slot is nobody's, and all are wanted: a read", missing, nil, Request{ReadOnly: true, Whole: true}, question{serves: true}, "CLUSTERDOWN The cluster is down"},
+		{"4 a slot is nobody's, and all are wanted: a write", missing, nil, Request{Whole: true}, question{serves: true}, "CLUSTERDOWN The cluster is down"},
+		{"4 a slot is nobody's, and it may be", missing, nil, Request{}, question{serves: true}, "serve"},
+		{"4 another one's slot while a slot is nobody's", missing2, nil, Request{ReadOnly: true, Whole: true}, question{}, "CLUSTERDOWN The cluster is down"},
+		{"4 before 11", missing2, nil, Request{ReadOnly: true, Whole: true, FromReplica: true}, question{shows: true}, "CLUSTERDOWN The cluster is down"},
+		{"4 reads only: a read", missing, nil, Request{ReadOnly: true, Whole: true, Stale: true}, question{serves: true}, "serve"},
+		{"4 reads only: a write", missing, nil, Request{Whole: true, Stale: true}, question{serves: true}, "CLUSTERDOWN The cluster is down and only accepts read commands"},
+		{"4 reads only: a read of the slot that is nobody's, 3", nobodys, nil, Request{ReadOnly: true, Whole: true, Stale: true}, question{}, "CLUSTERDOWN Hash slot not served"},
+		{"4 reads only: a read of another one's slot, 12", missing2, nil, Request{ReadOnly: true, Whole: true, Stale: true}, question{}, "MOVED b"},
+		{"4 reads only: a read, no majority is heard, 12", func(w *ruleWorld) *ruleNode {
+			n := other(w)
+			n.cut = true
+			w.run(2 * ruleNT)
+			return n
+		}, nil, Request{ReadOnly: true, Stale: true}, question{}, "MOVED b"},
+		{"4 reads only: a read, the owner has failed, 12", func(w *ruleWorld) *ruleNode {
+			n := other(w)
+			w.nodes[0].crash()
+			w.run(2 * ruleNT)
+			return n
+		}, nil, Request{ReadOnly: true, Stale: true}, question{}, "MOVED b"},
+		{"4 what mends it passes: ASKING", missing, migrating, Request{Asking: true, Whole: true}, question{serves: true, present: 1}, "serve"},
+		{"4 what mends it passes: keys are being moved", missing, migrating, Request{Anyway: true, Whole: true}, question{serves: true, missing: 1}, "serve"},
 		{"5 keys are being moved, MIGRATING", own, migrating, Request{Anyway: true}, question{serves: true, missing: 1}, "serve"},
 		{"5 keys are being moved, MIGRATING, some are gone", own, migrating, Request{Anyway: true}, question{serves: true, present: 1, missing: 1, several: true}, "serve"},
 		{"5 keys are being moved, IMPORTING", other, importing, Request{Anyway: true}, question{leased: true, present: 1, missing: 1, several: true}, "serve"},
@@ -311,7 +346,15 @@ func TestRulesOfRouting(t *testing.T) {
 			return n
 		}, importing, Request{Asking: true}, question{leased: true, present: 1}, "serve"},
 		{"10 IMPORTING, asking, but without a lease", other, importing, Request{Asking: true}, question{present: 1}, "CLUSTERDOWN this node's shard is not open"},
-		{"11 readers have no replica to go to", other, nil, Request{ReadOnly: true}, question{}, "MOVED b"},
+		{"11 READONLY at a replica: serve", other, nil, Request{ReadOnly: true, FromReplica: true}, question{shows: true}, "serve"},
+		{"11 a write: MOVED", other, nil, Request{FromReplica: true}, question{shows: true}, "MOVED b"},
+		{"11 READONLY, no replica of this slot, or not READONLY: MOVED", other, nil, Request{ReadOnly: true}, question{}, "MOVED b"},
+		{"11 READONLY, the primary has failed", func(w *ruleWorld) *ruleNode {
+			n := other(w)
+			w.nodes[0].crash()
+			w.run(2 * ruleNT)
+			return n
+		}, nil, Request{ReadOnly: true, FromReplica: true}, question{shows: true}, "serve"},
 		{"12 another one's slot", other, nil, Request{}, question{}, "MOVED b"},
 		{"12 IMPORTING, not asking", other, importing, Request{}, question{leased: true, present: 1}, "MOVED b"},
 		{"12 asking, no mark", other, nil, Request{Asking: true}, question{leased: true, present: 1}, "MOVED b"},
@@ -330,11 +373,13 @@ func TestRulesOfRouting(t *testing.T) {
 		case errors.Is(err, ErrCrossSlot):
 			got = "CROSSSLOT"
 		default:
-			row.q.asking, row.q.anyway = row.r.Asking, row.r.Anyway
+			q := row.r.question()
+			q.serves, q.leased, q.shows = row.q.serves, row.q.leased, row.q.shows
+			q.present, q.missing, q.several = row.q.present, row.q.missing, row.q.several
 			if row.mark != nil {
-				row.q.mark = row.mark(n)
+				q.mark = row.mark(n)
 			}
-			got = w.decided(n.core.publish().route(5, row.q))
+			got = w.decided(n.core.publish().route(5, q))
 		}
 		if got != row.want {
 			t.Errorf("%s: %s, want %s", row.rule, got, row.want)

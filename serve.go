@@ -208,6 +208,10 @@ type Request struct {
 	// has heard of no other, and, with FromReplica, by a replica however long ago it
 	// has heard its primary.
 	Stale bool
+	// Whole refuses the request while some slot of the cluster, any slot, has no owner
+	// or a failed one, as Redis does by default. What is read with Stale passes, and
+	// what is served to Asking or Anyway: so a cluster that lacks slots is mended.
+	Whole bool
 	// AckReplicas is how many members besides the primary must have what the call
 	// writes before it returns; where fewer are in sync it is refused, with
 	// ErrNoReplicas, before it runs. 0 leaves it to Config.AckReplicas. That so many
@@ -224,6 +228,11 @@ type Request struct {
 
 // needsLease reports whether the answer may be given under a lease alone.
 func (r *Request) needsLease() bool { return !r.Stale || !r.ReadOnly }
+
+// question is what a request says of itself.
+func (r *Request) question() question {
+	return question{readOnly: r.ReadOnly, stale: r.Stale, whole: r.Whole, asking: r.Asking, anyway: r.Anyway}
+}
 
 func (r *Request) name() string {
 	if r.Name == "" {
@@ -252,9 +261,9 @@ func (r *Request) slot(maxKey int) (Slot, error) {
 	return slot, nil
 }
 
-// elsewhere says where a slot that is not served here is served.
-func (e *engine) elsewhere(slot Slot) error {
-	return answer(slot, e.view.Load().route(slot, question{}))
+// elsewhere says where a request for a slot that is not served here is served.
+func (e *engine) elsewhere(slot Slot, r *Request) error {
+	return answer(slot, e.view.Load().route(slot, r.question()))
 }
 
 // answer is a decision as the caller sees it; nil: it is served here.
@@ -281,23 +290,32 @@ func (n *NodeInfo) clientAddr() string {
 	return n.Addr
 }
 
-// marked decides about a request for a slot with a mark, under the lock of the
-// slot. serves is what its gate says. A hold is to be waited for.
-func (e *engine) marked(c *slotCell, slot Slot, m *SlotMark, l *leaseView, serves bool, r *Request) (*hold, error) {
-	if m.Importing && !serves {
+// decides reports whether the gate of a slot alone does not say what becomes of a
+// request: the slot has a mark, or the request wants more than its slot to be served.
+func (e *engine) decides(m *SlotMark, serves bool, r *Request) bool {
+	return m != nil || serves && r.Whole && !e.view.Load().covered
+}
+
+// decide decides about such a request, under the lock of the slot. serves is what its
+// gate says. A hold is to be waited for.
+func (e *engine) decide(c *slotCell, slot Slot, m *SlotMark, l *leaseView, serves bool, r *Request) (*hold, error) {
+	if m != nil && m.Importing && !serves {
 		if h := c.adopting.Load(); h != nil && (r.Asking || r.Anyway) {
 			return h, nil
 		}
 		if c.staging != 0 {
-			return nil, e.elsewhere(slot)
+			return nil, e.elsewhere(slot, r)
 		}
 	}
-	q := question{serves: serves, leased: e.held(l), mark: m, asking: r.Asking, anyway: r.Anyway}
-	if err := e.presence(slot, r, &q); err != nil {
-		return nil, err
+	q := r.question()
+	q.serves, q.leased, q.mark = serves, e.held(l), m
+	if m != nil {
+		if err := e.presence(slot, r, &q); err != nil {
+			return nil, err
+		}
 	}
 	d := e.view.Load().route(slot, q)
-	if h := c.marking.Load(); h != nil && usesMark(&q, &d) {
+	if h := c.marking.Load(); m != nil && h != nil && usesMark(&q, &d) {
 		return h, nil // a crash might undo the mark, but not what depends on it
 	}
 	return nil, answer(slot, d)
@@ -357,12 +375,12 @@ func (e *engine) await(ctx context.Context, slot Slot, h *hold, s *stay) error {
 
 // notServed is what to do with a request whose slot was not served when it
 // looked: wait and look again (nil), or an error that says where to go.
-func (e *engine) notServed(ctx context.Context, slot Slot, h *hold, s *stay) error {
+func (e *engine) notServed(ctx context.Context, slot Slot, r *Request, h *hold, s *stay) error {
 	switch {
 	case e.closed.Load():
 		return ErrClosed
 	case h == nil:
-		return e.elsewhere(slot)
+		return e.elsewhere(slot, r)
 	case s.patience < waitHold:
 		return errWouldWait
 	default:
@@ -509,13 +527,13 @@ func (e *engine) runAt(ctx context.Context, slot Slot, tx *Tx, r *Request, f fun
 			if done, ran, h, err = e.try(ctx, c, slot, tx, r, f, wait, o); done {
 				return ran, err
 			}
-			if r.FromReplica && r.ReadOnly && h == nil {
+			if h == nil && e.fromReplica(slot, r) {
 				if done, err = e.tryReplica(ctx, c, slot, tx, r, f, wait); done {
 					return err == nil, err
 				}
 			}
 		}
-		if err := e.notServed(ctx, slot, h, &s); err != nil {
+		if err := e.notServed(ctx, slot, r, h, &s); err != nil {
 			return false, err
 		}
 	}
@@ -525,7 +543,7 @@ func (e *engine) runAt(ctx context.Context, slot Slot, tx *Tx, r *Request, f fun
 func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, tx *Tx, r *Request, f func(*Tx) error, wait patience, o *owed) (done, ran bool, h *hold, err error) {
 	l := e.lease.Load()
 	if ok, _ := c.enter(); ok && r.needsLease() && !e.held(l) {
-		return true, false, nil, e.notServedOr(leaseOver(slot), slot)
+		return true, false, nil, e.notServedOr(leaseOver(slot), slot, r)
 	}
 	if !c.tryLock(r.ReadOnly) {
 		if err := e.waitLock(ctx, c, r.ReadOnly, wait); err != nil {
@@ -536,8 +554,8 @@ func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, tx *Tx, r *Req
 	defer c.unlock(r.ReadOnly)
 	turn := c.turn.Load()
 	ok, h := c.enter()
-	if m := c.mark.Load(); m != nil && h == nil {
-		if h, err := e.marked(c, slot, m, l, ok, r); h != nil || err != nil {
+	if m := c.mark.Load(); h == nil && e.decides(m, ok, r) {
+		if h, err := e.decide(c, slot, m, l, ok, r); h != nil || err != nil {
 			return err != nil, false, h, err
 		}
 	} else if !ok {
@@ -591,12 +609,19 @@ func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, tx *Tx, r *Req
 	return true, ran || err == nil, nil, err
 }
 
-// tryReplica runs f on what this node, a replica, has of the slot, if that may be
-// shown.
-func (e *engine) tryReplica(ctx context.Context, c *slotCell, slot Slot, tx *Tx, r *Request, f func(*Tx) error, wait patience) (done bool, err error) {
-	if !e.repl.shows(slot, r.Stale) {
-		return false, nil
+// fromReplica reports whether a request for a slot that is not served here is one for
+// what this node has of it as a replica.
+func (e *engine) fromReplica(slot Slot, r *Request) bool {
+	if !r.FromReplica || !r.ReadOnly {
+		return false
 	}
+	q := r.question()
+	q.shows = e.repl.shows(slot, r.Stale)
+	return e.view.Load().route(slot, q).action == routeServe
+}
+
+// tryReplica runs f on what this node, a replica, has of the slot.
+func (e *engine) tryReplica(ctx context.Context, c *slotCell, slot Slot, tx *Tx, r *Request, f func(*Tx) error, wait patience) (done bool, err error) {
 	if !c.tryLock(true) {
 		if err := e.waitLock(ctx, c, true, wait); err != nil {
 			return true, err
@@ -604,7 +629,7 @@ func (e *engine) tryReplica(ctx context.Context, c *slotCell, slot Slot, tx *Tx,
 	}
 	defer tx.end()
 	defer c.unlock(true)
-	if !e.repl.shows(slot, r.Stale) {
+	if !e.fromReplica(slot, r) {
 		return false, nil // everything is being copied anew
 	}
 	tx.begin(ctx, e, slot, r)
@@ -680,11 +705,11 @@ func (c *slotCell) unlock(shared bool) {
 }
 
 // notServedOr is where to go, unless the answer would be here.
-func (e *engine) notServedOr(err error, slot Slot) error {
+func (e *engine) notServedOr(err error, slot Slot, r *Request) error {
 	if v := e.view.Load(); v.owns(slot) {
 		return err
 	}
-	return e.elsewhere(slot)
+	return e.elsewhere(slot, r)
 }
 
 // run calls f. A panic in it is caught, its effects discarded with it.

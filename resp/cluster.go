@@ -22,32 +22,10 @@ const (
 	errSetSlot Error = "ERR Invalid CLUSTER SETSLOT action or number of arguments. Try CLUSTER HELP"
 )
 
-// mayServe refuses a request while a slot of the cluster, any slot, is not
-// served, where cluster-require-full-coverage wants it so; with
-// cluster-allow-reads-when-down only one that may write.
-func (s *Server) mayServe(r *slotmesh.Request) error {
-	if !s.settings.coverage.Load() || r.Asking {
-		return nil
-	}
-	table := s.node.Table()
-	if table.Covered() {
-		return nil
-	}
-	slot := slotmesh.KeySlot(r.Keys[0])
-	for _, k := range r.Keys {
-		if slotmesh.KeySlot(k) != slot {
-			return errCrossSlot
-		}
-	}
-	switch _, owned := table.Owner(slot); {
-	case !owned:
-		return nil // the node says that this very slot is not served
-	case !s.settings.downReads.Load():
-		return errClusterDown
-	case r.ReadOnly:
-		return nil
-	}
-	return errClusterDownWrite
+// limits puts into a request what the settings say of a cluster that does not serve
+// every slot: cluster-require-full-coverage and cluster-allow-reads-when-down.
+func (s *Server) limits(r *slotmesh.Request) {
+	r.Whole, r.Stale = s.settings.coverage.Load(), s.settings.downReads.Load()
 }
 
 // busOffset is how far the port of the bus lies above that of the clients, where

@@ -441,7 +441,7 @@ func (c *Conn) execute(command *Command, args [][]byte, asking bool) (*waitFor, 
 	}
 	c.call = Call{Args: args, Reply: &c.reply, command: command, conn: c, compiled: runs}
 	began := c.reply.size()
-	r.Later, r.FromReplica, r.Stale = !c.inExec, c.readOnly, c.server.settings.downReads.Load()
+	r.Later, r.FromReplica = !c.inExec, c.readOnly
 	if err = c.session.Execute(c.ctx, r, c.run); err != nil {
 		c.reply.truncate(began)
 	}
@@ -458,12 +458,10 @@ func (c *Conn) execute(command *Command, args [][]byte, asking bool) (*waitFor, 
 	return wait, err
 }
 
-// beforeSlot is what a request waits for, or is refused for, before it takes the
-// lock of its slot.
+// beforeSlot puts the settings of the server into a request, and is what it waits for
+// before it takes the lock of its slot.
 func (c *Conn) beforeSlot(r *slotmesh.Request) error {
-	if err := c.server.mayServe(r); err != nil {
-		return err
-	}
+	c.server.limits(r)
 	if !r.ReadOnly && c.server.moving.n.Load() > 0 {
 		return c.server.moving.wait(c.ctx, r.Keys)
 	}

@@ -106,7 +106,8 @@ func watch(c *Conn, args [][]byte) error {
 	if c.tx.open {
 		return Error("ERR WATCH inside MULTI is not allowed")
 	}
-	r := slotmesh.Request{Name: "watch", ReadOnly: true, Asking: c.wasAsking, FromReplica: c.readOnly, Stale: c.server.settings.downReads.Load()}
+	r := slotmesh.Request{Name: "watch", ReadOnly: true, Asking: c.wasAsking, FromReplica: c.readOnly}
+	c.server.limits(&r)
 	for _, a := range args[1:] {
 		r.Keys = append(r.Keys, string(a))
 	}
@@ -183,11 +184,7 @@ func (c *Conn) probe(command *Command, args [][]byte) error {
 	if len(r.Keys) == 0 {
 		return nil
 	}
-	if err := c.server.mayServe(&r); err != nil {
-		return err
-	}
-	r.Stale = reads && c.server.settings.downReads.Load()
-	r.ReadOnly = true // of the probe itself
+	c.server.limits(&r)
 	return c.session.Execute(c.ctx, &r, func(*slotmesh.Tx) error { return nil })
 }
 
@@ -323,7 +320,7 @@ func (c *Conn) execPart(t *transaction, part []queued, replies [][]byte) error {
 // partRequest is what a part asks for: its keys, and whether it only reads. It finds
 // the scripts of the part.
 func (c *Conn) partRequest(t *transaction, part []queued) (slotmesh.Request, error) {
-	r := slotmesh.Request{Name: "exec", ReadOnly: true, Asking: t.asking, FromReplica: c.readOnly, Stale: c.server.settings.downReads.Load()}
+	r := slotmesh.Request{Name: "exec", ReadOnly: true, Asking: t.asking, FromReplica: c.readOnly}
 	view := scriptView{all: &c.server.scripts, loaded: map[string]*script{}}
 	for i := range part {
 		q := &part[i]

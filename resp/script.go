@@ -363,7 +363,7 @@ func evalAnywhere(c *Conn, args [][]byte) error {
 // evalAt runs a script that names no key at the slot of one, and reports whether
 // it did.
 func (c *Conn) evalAt(command *Command, runs *compiled, r *scriptRun, key string) (ran bool, err error) {
-	q := slotmesh.Request{Name: command.Name, Keys: []string{key}, ReadOnly: !command.mayWrite(runs), Asking: c.wasAsking, FromReplica: c.readOnly, Stale: c.server.settings.downReads.Load()}
+	q := slotmesh.Request{Name: command.Name, Keys: []string{key}, ReadOnly: !command.mayWrite(runs), Asking: c.wasAsking, FromReplica: c.readOnly}
 	q.AckReplicas = c.server.ackReplicas(q.ReadOnly)
 	if err := c.beforeSlot(&q); err != nil {
 		return false, err
