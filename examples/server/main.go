@@ -12,6 +12,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -50,8 +51,10 @@ What redis.conf knows and this program does not is accepted with a warning.
 - reads more of the config file from standard input.
 `
 
+const inputLimit = 1 << 20 // bytes of a configuration from standard input
+
 // run is the program. It returns when ctx is over, or a client has said SHUTDOWN.
-func run(ctx context.Context, args []string, stdin io.Reader, out io.Writer) error {
+func run(ctx context.Context, args []string, stdin io.Reader, out io.Writer) (err error) {
 	if len(args) == 1 {
 		switch args[0] {
 		case "-h", "--help":
@@ -62,9 +65,19 @@ func run(ctx context.Context, args []string, stdin io.Reader, out io.Writer) err
 			return nil
 		}
 	}
-	o, err := parseOptions(args, stdin)
+	input := &bytes.Buffer{}
+	o, err := parseOptions(args, io.TeeReader(io.LimitReader(stdin, inputLimit+1), input))
 	if err != nil {
 		return err
+	}
+	if input.Len() > inputLimit {
+		return &configError{"standard input", fmt.Sprintf("more than %d bytes", inputLimit)}
+	}
+	if o.daemonize {
+		if o.starter = detachedBy(); o.starter == nil {
+			return startDetached(ctx, args, input.Bytes())
+		}
+		defer func() { o.starter.failed(err) }()
 	}
 	if o.logFile != "" {
 		f, err := os.OpenFile(o.logFile, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
@@ -105,6 +118,9 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 		return err
 	}
 	defer server.Close()
+	if o.pidFile != "" {
+		defer writePIDFile(o.pidFile, log)()
+	}
 	mode := "standalone"
 	if o.cluster {
 		mode = "cluster"
@@ -112,6 +128,7 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	log.Log(ctx, levelNotice, fmt.Sprintf("Running mode=%s, port=%d.", mode, o.port))
 	log.Log(ctx, levelNotice, "Server initialized")
 	log.Log(ctx, levelNotice, "Ready to accept connections")
+	o.starter.ready()
 	<-ctx.Done()
 	log.Warn("User requested shutdown...")
 	err = errors.Join(server.Close(), node.Close())

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"log/slog"
@@ -27,6 +26,9 @@ type options struct {
 	bind        []string
 	dir         string
 	logFile     string
+	pidFile     string
+	daemonize   bool
+	starter     *starter // who waits for this process to take clients; nil: nobody
 	logLevel    slog.Level
 	password    string
 	protected   bool
@@ -71,16 +73,7 @@ func parseOptions(args []string, stdin io.Reader) (*options, error) {
 	var all []directive
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 		o.file = args[0]
-		f, err := os.Open(o.file)
-		if err != nil {
-			return nil, fmt.Errorf("config file: %w", err)
-		}
-		lines, err := readConfig(f, o.file)
-		f.Close()
-		if err != nil {
-			return nil, err
-		}
-		all, args = lines, args[1:]
+		all, args = append(all, directive{where: "argument 1", name: "include", args: []string{o.file}}), args[1:]
 	}
 	flags, more, err := parseFlags(args)
 	if err != nil {
@@ -93,7 +86,11 @@ func parseOptions(args []string, stdin io.Reader) (*options, error) {
 		}
 		all = append(all, lines...)
 	}
-	for _, d := range append(all, flags...) {
+	var files includes
+	if all, err = files.expand(append(all, flags...), 0); err != nil {
+		return nil, err
+	}
+	for _, d := range all {
 		if err := o.take(&d); err != nil {
 			return nil, err
 		}
@@ -117,92 +114,6 @@ func parseFlags(args []string) (out []directive, stdin bool, err error) {
 		}
 	}
 	return out, stdin, nil
-}
-
-// readConfig reads lines "name value ...". A # begins a comment where it begins
-// the line, as in redis.conf.
-func readConfig(r io.Reader, name string) (out []directive, err error) {
-	lines := bufio.NewScanner(r)
-	lines.Buffer(nil, 1<<20)
-	for n := 1; lines.Scan(); n++ {
-		where := fmt.Sprintf("%s line %d", name, n)
-		text := strings.TrimSpace(lines.Text())
-		if text == "" || text[0] == '#' {
-			continue
-		}
-		words, err := splitWords(text)
-		if err != nil {
-			return nil, &configError{where, err.Error()}
-		}
-		out = append(out, directive{where: where, name: strings.ToLower(words[0]), args: words[1:]})
-	}
-	return out, lines.Err()
-}
-
-// splitWords splits a line at spaces, but for those in quotes: "..." knows \n,
-// \r, \t, \", \\ and \xFF, and '...' knows \'.
-func splitWords(text string) (words []string, err error) {
-	for text = strings.TrimLeft(text, " \t"); text != ""; text = strings.TrimLeft(text, " \t") {
-		var word string
-		switch text[0] {
-		case '"', '\'':
-			if word, text, err = quoted(text); err != nil {
-				return nil, err
-			}
-		default:
-			end := strings.IndexAny(text, " \t")
-			if end < 0 {
-				end = len(text)
-			}
-			word, text = text[:end], text[end:]
-		}
-		words = append(words, word)
-	}
-	return words, nil
-}
-
-// quoted takes a word in quotes from the front of a text.
-func quoted(text string) (word, rest string, err error) {
-	quote := text[0]
-	var b strings.Builder
-	for i := 1; i < len(text); i++ {
-		switch ch := text[i]; {
-		case ch == quote && i+1 < len(text) && text[i+1] != ' ' && text[i+1] != '\t':
-			return "", "", fmt.Errorf("%q follows a closing quote, expected a space", text[i+1])
-		case ch == quote:
-			return b.String(), text[i+1:], nil
-		case ch == '\\' && i+1 < len(text):
-			i++
-			i += escape(&b, quote, text[i:])
-		default:
-			b.WriteByte(ch)
-		}
-	}
-	return "", "", fmt.Errorf("a quote is not closed")
-}
-
-// escape writes what a backslash and the text behind it stand for, and returns
-// how many bytes more than one it took.
-func escape(b *strings.Builder, quote byte, text string) int {
-	if quote == '\'' {
-		if text[0] != '\'' {
-			b.WriteByte('\\')
-		}
-		b.WriteByte(text[0])
-		return 0
-	}
-	if text[0] == 'x' && len(text) > 2 {
-		if n, err := strconv.ParseUint(text[1:3], 16, 8); err == nil {
-			b.WriteByte(byte(n))
-			return 2
-		}
-	}
-	if i := strings.IndexByte("nrtba", text[0]); i >= 0 {
-		b.WriteByte("\n\r\t\b\a"[i])
-	} else {
-		b.WriteByte(text[0])
-	}
-	return 0
 }
 
 // take takes one directive.
@@ -283,11 +194,9 @@ func (o *options) take(d *directive) (err error) {
 			o.settings["save"] = ""
 		}
 	case "daemonize":
-		if kept == "yes" {
-			o.warn("daemonize yes: this server stays in the foreground")
-		}
-	case "include":
-		return d.bad("include is not supported, expected one file")
+		o.daemonize = kept == "yes"
+	case "pidfile":
+		o.pidFile = value
 	default:
 		if !known {
 			o.warn("%s: %s is not known here, and ignored", d.where, d.name)
