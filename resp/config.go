@@ -14,7 +14,7 @@ import (
 
 // Settings are what CONFIG shows and takes. Few have an effect here: the others
 // are kept and shown, for tools that set them and read them back, and the log
-// says so when one is set.
+// says so, as a warning, when one is set, at the start or later.
 
 // settingKind says what values a setting takes.
 type settingKind uint8
@@ -56,8 +56,8 @@ func number(name, value string, low, high int64, effect settingEffect) setting {
 	return setting{name: name, value: value, kind: settingNumber, effect: effect, low: low, high: high}
 }
 
-func memorySize(name, value string) setting {
-	return setting{name: name, value: value, kind: settingMemory, high: math.MaxInt64}
+func memorySize(name, value string, effect settingEffect) setting {
+	return setting{name: name, value: value, kind: settingMemory, effect: effect, high: math.MaxInt64}
 }
 
 func yesNo(name, value string, effect settingEffect) setting {
@@ -68,8 +68,8 @@ func text(name, value string, effect settingEffect) setting {
 	return setting{name: name, value: value, effect: effect}
 }
 
-func word(name, value string, words ...string) setting {
-	return setting{name: name, value: value, kind: settingWord, words: words}
+func word(name, value string, effect settingEffect, words ...string) setting {
+	return setting{name: name, value: value, kind: settingWord, effect: effect, words: words}
 }
 
 // settingsTable is every setting with the value that redis-server 7.0 begins
@@ -79,11 +79,11 @@ func settingsTable() []setting {
 	return []setting{
 		yesNo("activerehashing", "yes", settingShown),
 		yesNo("appendonly", "no", settingNext),
-		word("appendfsync", "everysec", "everysec", "always", "no"),
+		word("appendfsync", "everysec", settingShown, "everysec", "always", "no"),
 		text("bind", "* -::*", settingFixed),
 		number("busy-reply-threshold", "5000", 0, most, settingShown),
 		text("client-output-buffer-limit", "normal 0 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60", settingShown),
-		memorySize("client-query-buffer-limit", "1073741824"),
+		memorySize("client-query-buffer-limit", "1073741824", settingShown),
 		number("cluster-announce-bus-port", "0", 0, 65535, settingFixed),
 		text("cluster-announce-hostname", "", settingFixed),
 		text("cluster-announce-ip", "", settingFixed),
@@ -95,7 +95,7 @@ func settingsTable() []setting {
 		number("cluster-migration-barrier", "1", 0, math.MaxInt32, settingPolicy),
 		number("cluster-node-timeout", "15000", 0, most, settingNext),
 		number("cluster-port", "0", 0, 65535, settingFixed),
-		word("cluster-preferred-endpoint-type", "ip", "ip", "hostname", "unknown-endpoint"),
+		word("cluster-preferred-endpoint-type", "ip", settingNext, "ip", "hostname", "unknown-endpoint"),
 		yesNo("cluster-replica-no-failover", "no", settingPolicy),
 		number("cluster-replica-validity-factor", "10", 0, math.MaxInt32, settingPolicy),
 		yesNo("cluster-require-full-coverage", "yes", settingPolicy),
@@ -103,28 +103,28 @@ func settingsTable() []setting {
 		number("databases", "1", 1, math.MaxInt32, settingFixed),
 		text("dbfilename", "dump.rdb", settingFixed),
 		text("dir", "", settingFixed),
-		word("enable-debug-command", "no", "no", "yes", "local"),
+		word("enable-debug-command", "no", settingShown, "no", "yes", "local"),
 		number("hash-max-listpack-entries", "512", 0, most, settingShown),
-		memorySize("hash-max-listpack-value", "64"),
+		memorySize("hash-max-listpack-value", "64", settingShown),
 		number("hz", "10", 0, math.MaxInt32, settingShown),
 		number("latency-monitor-threshold", "0", 0, most, settingShown),
 		yesNo("lazyfree-lazy-user-del", "no", settingShown),
 		number("list-max-listpack-size", "-2", math.MinInt32, math.MaxInt32, settingShown),
 		text("logfile", "", settingFixed),
-		word("loglevel", "notice", "debug", "verbose", "notice", "warning"),
+		word("loglevel", "notice", settingNext, "debug", "verbose", "notice", "warning"),
 		number("lua-time-limit", "5000", 0, most, settingShown),
 		number("maxclients", "10000", 1, math.MaxUint32, settingLive),
-		memorySize("maxmemory", "0"),
-		word("maxmemory-policy", "noeviction", "volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl", "allkeys-lru", "allkeys-lfu", "allkeys-random", "noeviction"),
+		memorySize("maxmemory", "0", settingShown),
+		word("maxmemory-policy", "noeviction", settingShown, "volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl", "allkeys-lru", "allkeys-lfu", "allkeys-random", "noeviction"),
 		number("maxmemory-samples", "5", 1, math.MaxInt32, settingShown),
 		{name: "notify-keyspace-events", kind: settingEvents},
 		text("pidfile", "", settingFixed),
 		number("port", "6379", 0, 65535, settingFixed),
-		memorySize("proto-max-bulk-len", "536870912"),
-		yesNo("protected-mode", "yes", settingShown),
+		memorySize("proto-max-bulk-len", "536870912", settingNext),
+		yesNo("protected-mode", "yes", settingNext),
 		number("min-replicas-max-lag", "10", 0, math.MaxInt32, settingShown),
 		number("min-replicas-to-write", "0", 0, 100, settingLive),
-		memorySize("repl-backlog-size", "1048576"),
+		memorySize("repl-backlog-size", "1048576", settingNext),
 		number("repl-backlog-ttl", "3600", 0, math.MaxInt32, settingShown),
 		yesNo("repl-diskless-sync", "yes", settingShown),
 		number("repl-diskless-sync-delay", "5", 0, math.MaxInt32, settingShown),
@@ -140,12 +140,12 @@ func settingsTable() []setting {
 		number("slowlog-log-slower-than", "10000", -1, most, settingLive),
 		number("slowlog-max-len", "128", 0, most, settingLive),
 		number("tcp-backlog", "511", 0, math.MaxInt32, settingFixed),
-		number("tcp-keepalive", "300", 0, math.MaxInt32, settingShown),
-		number("timeout", "0", 0, math.MaxInt32, settingShown),
+		number("tcp-keepalive", "300", 0, math.MaxInt32, settingLive),
+		number("timeout", "0", 0, math.MaxInt32, settingLive),
 		number("tls-port", "0", 0, 65535, settingFixed),
 		number("tracking-table-max-keys", "1000000", 0, most, settingLive),
 		number("zset-max-listpack-entries", "128", 0, most, settingShown),
-		memorySize("zset-max-listpack-value", "64"),
+		memorySize("zset-max-listpack-value", "64", settingShown),
 	}
 }
 
@@ -176,16 +176,21 @@ type settings struct {
 	slowerThan  atomic.Int64 // microseconds; below 0: nothing is slow
 	slowMax     atomic.Int64
 	maxClients  atomic.Int64
+	timeout     atomic.Int64 // seconds that a client may do nothing; 0: as many as it likes
+	keepAlive   atomic.Int64 // seconds of silence before the network asks a client; 0: never
 	trackMax    atomic.Int64 // keys that clients cache; 0: as many as they like
 	minReplicas atomic.Int64 // members that must have a write before it is acknowledged
 	password    atomic.Pointer[string]
 	coverage    atomic.Bool // nothing is served while a slot is not
 	downReads   atomic.Bool // but for what only reads
+
+	timeoutSet chan struct{} // timeout is another one now; holds one
 }
 
-// init fills in what the application says.
-func (s *settings) init(cfg *Config) {
-	s.byName = map[string]*setting{}
+// init fills in what the application says. It returns the settings that are not as
+// they would be otherwise, and do nothing here but be shown.
+func (s *settings) init(cfg *Config) (shown []string) {
+	s.byName, s.timeoutSet = map[string]*setting{}, make(chan struct{}, 1)
 	for _, row := range settingsTable() {
 		s.byName[row.name] = &row
 	}
@@ -203,6 +208,9 @@ func (s *settings) init(cfg *Config) {
 	put("requirepass", cfg.Password)
 	put("save", "")
 	for name, value := range cfg.Settings {
+		if row := s.byName[name]; row != nil && row.effect == settingShown && row.value != value {
+			shown = append(shown, name)
+		}
 		put(name, value)
 	}
 	for name, value := range policySettings(cfg.Node.Status().Policy) {
@@ -212,6 +220,8 @@ func (s *settings) init(cfg *Config) {
 		row.begin = row.value
 		s.apply(row)
 	}
+	slices.Sort(shown)
+	return shown
 }
 
 // CheckSetting reports whether CONFIG knows a setting, by the name that it has now,
@@ -244,6 +254,14 @@ func (s *settings) apply(row *setting) {
 		s.slowMax.Store(n)
 	case "maxclients":
 		s.maxClients.Store(n)
+	case "timeout":
+		s.timeout.Store(n)
+		select {
+		case s.timeoutSet <- struct{}{}:
+		default:
+		}
+	case "tcp-keepalive":
+		s.keepAlive.Store(n)
 	case "tracking-table-max-keys":
 		s.trackMax.Store(n)
 	case "min-replicas-to-write":
@@ -478,7 +496,7 @@ func (s *Server) set(row *setting, value string) {
 	case settingNext:
 		s.log.Warn("a setting holds from the next start on, once CONFIG REWRITE has saved it", "name", row.name, "value", value)
 	case settingShown:
-		s.log.Info("a setting is kept and shown, and has no effect here", "name", row.name, "value", value)
+		s.log.Warn("a setting is kept and shown, and has no effect here", "name", row.name, "value", value)
 	}
 }
 

@@ -29,6 +29,7 @@ type Conn struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	born    time.Time
+	idle    idle
 
 	// The goroutine's alone.
 	authed    bool

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -185,7 +186,9 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	}
 	s := &Server{cfg: cfg, node: cfg.Node, table: table, listener: l, log: cfg.Logger, started: time.Now(), conns: map[int64]*Conn{}}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.settings.init(&cfg)
+	if names := s.settings.init(&cfg); len(names) > 0 {
+		s.log.Warn("settings are kept and shown, and have no effect here", "names", strings.Join(names, " "))
+	}
 	s.runID = randomID()
 	s.lastSave.Store(s.started.Unix())
 	s.blocked.init(cfg.Node)
@@ -194,6 +197,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	s.scripts.init(cfg.Limits.Scripts)
 	s.wg.Go(s.accept)
 	s.wg.Go(func() { s.scripts.watch(s.ctx) })
+	s.wg.Go(func() { s.closeIdle(s.ctx) })
 	return s, nil
 }
 
@@ -275,6 +279,7 @@ func (s *Server) admit(nc net.Conn) *Conn {
 		return nil
 	}
 	s.nextID++
+	keepAlive(nc, s.settings.keepAlive.Load())
 	c := newConn(s, nc, s.nextID)
 	s.conns[c.id] = c
 	if s.ctx.Err() != nil {

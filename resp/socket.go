@@ -10,7 +10,8 @@ import (
 // reading, to learn that the client has gone.
 type socket struct {
 	conn  net.Conn
-	count *atomic.Int64 // bytes read
+	count *atomic.Int64 // bytes read by all connections
+	read  atomic.Int64  // by this one
 
 	ahead    []byte // read while a command waited
 	aheadErr error  // met while a command waited
@@ -31,8 +32,13 @@ func (s *socket) Read(b []byte) (int, error) {
 		return 0, err
 	}
 	n, err := s.conn.Read(b)
-	s.count.Add(int64(n))
+	s.came(n)
 	return n, err
+}
+
+func (s *socket) came(n int) {
+	s.count.Add(int64(n))
+	s.read.Add(int64(n))
 }
 
 // readAhead reads in a goroutine, and calls gone if the client has gone. stop
@@ -45,7 +51,7 @@ func (s *socket) readAhead(gone func()) (stop func()) {
 		buf := make([]byte, 4096)
 		for len(s.ahead) < aheadMax && s.aheadErr == nil {
 			n, err := s.conn.Read(buf)
-			s.count.Add(int64(n))
+			s.came(n)
 			s.ahead = append(s.ahead, buf[:n]...)
 			if err != nil && stopping.Load() {
 				return // most likely the deadline; another error shows again
