@@ -88,6 +88,7 @@ type sender struct {
 	Facts       uint64
 	Addr        string
 	ClientAddr  string
+	Hostname    string
 	Host        string
 	Shard       ShardID
 	Store       uint64
@@ -648,12 +649,15 @@ func checkAtMostOne(what string, n int) error {
 }
 
 // checkWhere checks how a node says that it is reached.
-func checkWhere(addr, clientAddr, host string) error {
+func checkWhere(addr, clientAddr, hostname, host string) error {
 	if err := checkWord("address", addr); err != nil {
 		return err
 	}
 	if err := checkWord("client address", clientAddr); err != nil {
 		return err
+	}
+	if !validHostname(hostname) {
+		return fmt.Errorf("host name of %d bytes, expected letters, digits, '.' and '-', %d at most", len(hostname), maxHostname)
 	}
 	return checkWord("host label", host)
 }
@@ -663,14 +667,14 @@ func (s *sender) check() error {
 	if s.ID.IsZero() {
 		return fmt.Errorf("a sender without id")
 	}
-	return checkWhere(s.Addr, s.ClientAddr, s.Host)
+	return checkWhere(s.Addr, s.ClientAddr, s.Hostname, s.Host)
 }
 
 func (e *peerEntry) check() error {
 	if e.ID.IsZero() || e.State > forgotten {
 		return fmt.Errorf("entry of node %s in state %d, expected an id and a state up to %d", e.ID, e.State, forgotten)
 	}
-	return checkWhere(e.Addr, e.ClientAddr, e.Host)
+	return checkWhere(e.Addr, e.ClientAddr, e.Hostname, e.Host)
 }
 
 func (e *silentEntry) check() error {

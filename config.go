@@ -47,6 +47,11 @@ type Config struct {
 	// reach. "" is none: redirects then name the bus, where no client is served.
 	ClientAddr string
 
+	// Hostname is a name of the host in ClientAddr, which all members hear and which a
+	// front may show to clients: Redis's cluster-announce-hostname. It is never
+	// resolved here. Letters, digits, '.' and '-', 255 at most; "" is none.
+	Hostname string
+
 	// Transport carries the bus. nil is TCP in the clear.
 	Transport Transport
 
@@ -210,6 +215,9 @@ func (c *Config) validate() error {
 	}
 	if c.MaxValue < 1 || c.MaxValue > maxMaxValue {
 		bad("MaxValue", c.MaxValue, "1 to %d bytes", maxMaxValue)
+	}
+	if !validHostname(c.Hostname) {
+		bad("Hostname", fmt.Sprintf("%q", c.Hostname), "letters, digits, '.' and '-', %d at most", maxHostname)
 	}
 	if !validLabel(c.Host) {
 		bad("Host", fmt.Sprintf("%q", c.Host), "letters, digits, '.', '_' and '-', %d at most", maxLabel)

@@ -13,7 +13,7 @@ import (
 const (
 	exchangesMax  = 4        // that a node has under way at a time; more wait for the next heartbeat
 	frameBytes    = 30 << 10 // of entries in one UPDATE; with what goes before them it has less than 32 KB
-	entryBytes    = 97       // of an entry of the membership at most, but for its texts
+	entryBytes    = 100      // of an entry of the membership at most, but for its texts
 	runBytes      = 20       // of a run of slots
 	rowBytes      = 56       // of a shard
 	silentMax     = 1400     // nodes in one list: a voter that misses more is cut off itself
@@ -246,7 +246,7 @@ func (s *state) peerUpdates(ids []NodeID) []*updateMsg {
 		if p == nil {
 			continue
 		}
-		size := entryBytes + len(p.Addr) + len(p.ClientAddr) + len(p.Host)
+		size := entryBytes + len(p.Addr) + len(p.ClientAddr) + len(p.Hostname) + len(p.Host)
 		if room < size {
 			msgs, room = append(msgs, s.newUpdate(func(*updateMsg) {})), frameBytes
 		}

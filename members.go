@@ -408,7 +408,7 @@ func (s *state) heardFrom(p *peer, from *sender, m message) {
 	if from.Starts > p.Starts || from.Starts == p.Starts && from.Facts > p.Facts {
 		s.setPeer(p, pushNothing, func(e *peerEntry) {
 			e.Starts, e.Facts = from.Starts, from.Facts
-			e.Addr, e.ClientAddr, e.Host, e.Shard, e.Store, e.NoFailover = from.Addr, from.ClientAddr, from.Host, from.Shard, from.Store, from.NoFailover
+			e.Addr, e.ClientAddr, e.Hostname, e.Host, e.Shard, e.Store, e.NoFailover = from.Addr, from.ClientAddr, from.Hostname, from.Host, from.Shard, from.Store, from.NoFailover
 		})
 	}
 }
@@ -417,7 +417,7 @@ func (s *state) heardFrom(p *peer, from *sender, m message) {
 // tombstone's.
 func (s *state) add(from *sender) *peer {
 	e := peerEntry{ID: from.ID, Key: from.Key, State: present, Version: 1, Starts: from.Starts, Facts: from.Facts,
-		Addr: from.Addr, ClientAddr: from.ClientAddr, Host: from.Host, Shard: from.Shard, Store: from.Store, NoFailover: from.NoFailover}
+		Addr: from.Addr, ClientAddr: from.ClientAddr, Hostname: from.Hostname, Host: from.Host, Shard: from.Shard, Store: from.Store, NoFailover: from.NoFailover}
 	p := s.peers.get(from.ID)
 	if p == nil {
 		p = &peer{peerEntry: e}
@@ -1085,7 +1085,7 @@ func (s *state) wipe(hard bool) {
 	facts, silent := s.self.peerEntry, s.self.silent.Counter
 	s.makeSelf()
 	s.changeFacts(func(e *peerEntry) {
-		e.Starts, e.Facts, e.Addr, e.ClientAddr, e.Host = facts.Starts, facts.Facts+1, facts.Addr, facts.ClientAddr, facts.Host
+		e.Starts, e.Facts, e.Addr, e.ClientAddr, e.Hostname, e.Host = facts.Starts, facts.Facts+1, facts.Addr, facts.ClientAddr, facts.Hostname, facts.Host
 		e.Store, e.NoFailover = s.newStore(), facts.NoFailover // its data is dropped
 	})
 	s.self.resetVolatile(s.now)

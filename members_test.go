@@ -1057,3 +1057,29 @@ func TestLeavingNodeRefusesAStage(t *testing.T) {
 	a.freezes(false)
 	require.Equal(t, []jobTell{{1, false}}, toldOf[jobTell](a))
 }
+
+// A host name is a fact of its owner: all members hear it, also of one that has
+// another when it starts again, and none takes one that no host can have.
+func TestHostnameTravelsWithTheAddress(t *testing.T) {
+	t.Parallel()
+	w := newRules(t)
+	ns := w.cluster(2, 3)
+	for _, n := range ns {
+		require.Empty(t, n.knows(ns[1]).Hostname)
+	}
+	ns[1].cfg.hostname = "one.example"
+	ns[1].restart()
+	w.run(2 * ruleNT)
+	for _, n := range ns {
+		require.Equal(t, "one.example", n.knows(ns[1]).Hostname, n.name)
+		i := slices.IndexFunc(n.core.publish().nodes, func(i NodeInfo) bool { return i.ID == ns[1].core.id })
+		require.Equal(t, "one.example", n.core.publish().nodes[i].Hostname)
+	}
+	e := ns[1].core.self.peerEntry
+	for name, ok := range map[string]bool{"": true, strings.Repeat("a", 255): true, strings.Repeat("a", 256): false, "a b": false, "a_b": false, "a,b": false, "a\nb": false, "ä": false} {
+		e.Hostname = name
+		require.Equal(t, ok, e.check() == nil, "%.20q", name)
+		s := sender{ID: e.ID, Hostname: name}
+		require.Equal(t, ok, s.check() == nil, "%.20q", name)
+	}
+}

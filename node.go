@@ -236,7 +236,7 @@ func (n *node) open() error {
 		return fmt.Errorf("%w (in %s)", err, n.cfg.Dir)
 	}
 	core, err := newState(coreConfig{nodeTimeout: n.cfg.NodeTimeout, maxVoters: n.cfg.MaxVoters, incarnation: random64() | 1,
-		host: n.cfg.Host, addr: n.addr, clientAddr: n.cfg.ClientAddr, form: n.cfg.formNumbers(), alone: n.cfg.alone(),
+		host: n.cfg.Host, addr: n.addr, clientAddr: n.cfg.ClientAddr, hostname: n.cfg.Hostname, form: n.cfg.formNumbers(), alone: n.cfg.alone(),
 		ackReplicas: n.cfg.AckReplicas, policy: n.cfg.Policy, volatile: n.meta == nil, random: random64}, cells)
 	if err != nil {
 		return fmt.Errorf("%w (in %s)", err, n.cfg.Dir)

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -90,10 +91,20 @@ type peerEntry struct {
 	Facts      uint64 // how often it has changed its facts since it was made
 	Addr       string // of the bus
 	ClientAddr string // of the front, "" where it has none
+	Hostname   string // of the front, beside its address; "" where it has none
 	Host       string // nodes of one label fail together
 	Shard      ShardID
 	Store      uint64 // incarnation of its store
 	NoFailover bool   // it does not stand by itself while it is a replica
+}
+
+const maxHostname = 255 // as in Redis
+
+// validHostname reports whether a name is one as Redis takes it, or "".
+func validHostname(name string) bool {
+	return len(name) <= maxHostname && strings.IndexFunc(name, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '.' && r != '-'
+	}) < 0
 }
 
 // newerState reports whether e says something newer about membership than o.
@@ -121,7 +132,7 @@ func (e *peerEntry) newerFacts(o *peerEntry) bool {
 
 func (e *peerEntry) takeFacts(o *peerEntry) {
 	e.Starts, e.Facts = o.Starts, o.Facts
-	e.Addr, e.ClientAddr, e.Host, e.Shard, e.Store, e.NoFailover = o.Addr, o.ClientAddr, o.Host, o.Shard, o.Store, o.NoFailover
+	e.Addr, e.ClientAddr, e.Hostname, e.Host, e.Shard, e.Store, e.NoFailover = o.Addr, o.ClientAddr, o.Hostname, o.Host, o.Shard, o.Store, o.NoFailover
 }
 
 // hash is the entry's part in the digest of the membership.

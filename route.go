@@ -42,6 +42,7 @@ type NodeInfo struct {
 	ID         NodeID
 	Addr       string // of its bus
 	ClientAddr string // of its clients; "" where it has none
+	Hostname   string // that clients may use in the place of the host in ClientAddr; "" where it has none
 	Host       string // label
 	Shard      ShardID
 	Self       bool
@@ -122,7 +123,7 @@ func (s *state) publish() *view {
 			continue
 		}
 		index[p.ID] = len(v.nodes)
-		v.nodes = append(v.nodes, NodeInfo{ID: p.ID, Addr: p.Addr, ClientAddr: p.ClientAddr, Host: p.Host, Shard: p.Shard, Self: p == s.self, Epoch: s.table.shards[p.Shard].Number,
+		v.nodes = append(v.nodes, NodeInfo{ID: p.ID, Addr: p.Addr, ClientAddr: p.ClientAddr, Hostname: p.Hostname, Host: p.Host, Shard: p.Shard, Self: p == s.self, Epoch: s.table.shards[p.Shard].Number,
 			Voter: s.table.voters.has(p.ID), Silent: s.silentHere(p), Failed: s.failed(p), Reports: s.reports(p), Leaving: p.State == leaving, NoFailover: p.NoFailover})
 		if s.isReplica(p) {
 			v.nodes[len(v.nodes)-1].Primary = s.table.primary(p.Shard)

@@ -119,6 +119,7 @@ type coreConfig struct {
 	host        string // label; nodes of one label fail together
 	addr        string // of the bus
 	clientAddr  string
+	hostname    string
 	form        formNumbers // zero: by hand
 	alone       bool        // a new node takes every slot and forms at once
 	volatile    bool        // nothing is saved: saves complete at once
@@ -332,7 +333,7 @@ func (s *state) boot(now time.Duration) output {
 	s.self.incarnation = s.cfg.incarnation
 	s.changeFacts(func(e *peerEntry) {
 		e.Starts = s.starts
-		e.Addr, e.ClientAddr, e.Host = s.cfg.addr, s.cfg.clientAddr, s.cfg.host
+		e.Addr, e.ClientAddr, e.Hostname, e.Host = s.cfg.addr, s.cfg.clientAddr, s.cfg.hostname, s.cfg.host
 		e.Store, e.NoFailover = s.cfg.store, s.cfg.policy.NoFailover
 	})
 	s.mark(cellKey{kind: cellNode})
@@ -681,7 +682,7 @@ func (s *state) dispatch(p *peer, from *sender, m message) {
 func (s *state) sayWho() {
 	e := &s.self.peerEntry
 	who := sender{ID: s.id, Key: s.key, Cluster: s.cluster, Incarnation: s.cfg.incarnation,
-		Starts: e.Starts, Facts: e.Facts, Addr: e.Addr, ClientAddr: e.ClientAddr, Host: e.Host, Shard: e.Shard, Store: e.Store, NoFailover: e.NoFailover,
+		Starts: e.Starts, Facts: e.Facts, Addr: e.Addr, ClientAddr: e.ClientAddr, Hostname: e.Hostname, Host: e.Host, Shard: e.Shard, Store: e.Store, NoFailover: e.NoFailover,
 		Timeout: milliseconds(s.cfg.nodeTimeout)}
 	if s.who == nil || *s.who != who {
 		s.who = &who

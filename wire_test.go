@@ -90,6 +90,12 @@ func (f *filler) fill(v reflect.Value) {
 		for _, text := range []*string{&p.Addr, &p.ClientAddr, &p.Host} {
 			*text = strings.ReplaceAll(*text, " ", "-")
 		}
+		p.Hostname = strings.Map(func(r rune) rune {
+			if validHostname(string(r)) {
+				return r
+			}
+			return '-'
+		}, p.Hostname)
 	case *[]member:
 		f.plain(v)
 		*p = append(*p, member{Key: f.number()}) // a set of voters is never empty

@@ -209,8 +209,11 @@ func (s *Server) appendNode(b []byte, m *member) []byte {
 	if !m.Self && !m.Connected {
 		link = "disconnected"
 	}
-	b = fmt.Appendf(b, "%s %s:%d@%d %s %s %d %d %d %s", m.ID, m.host, m.port, m.busPort, m.flags(), primary,
-		millis(m.PingSent), millis(m.PongReceived), m.Epoch, link)
+	b = fmt.Appendf(b, "%s %s:%d@%d", m.ID, m.host, m.port, m.busPort)
+	if m.Hostname != "" {
+		b = fmt.Appendf(b, ",%s", m.Hostname)
+	}
+	b = fmt.Appendf(b, " %s %s %d %d %d %s", m.flags(), primary, millis(m.PingSent), millis(m.PongReceived), m.Epoch, link)
 	for r := range m.slots.AllRanges() {
 		b = append(b, ' ')
 		b = append(b, r.String()...)
@@ -347,14 +350,44 @@ func clusterSlots(c *Conn, args [][]byte) error {
 		r.Int(int64(s.First))
 		r.Int(int64(s.Last))
 		for _, m := range append([]*member{s.primary}, s.replicas...) {
-			r.Array(4)
-			r.BulkString(m.host)
-			r.Int(int64(m.port))
-			r.BulkString(m.ID.String())
-			r.Map(0)
+			c.slotsNode(m)
 		}
 	}
 	return nil
+}
+
+// count is how many of some things are so.
+func count(so ...bool) (n int) {
+	for _, s := range so {
+		if s {
+			n++
+		}
+	}
+	return n
+}
+
+// slotsNode writes a node of CLUSTER SLOTS: where clients reach it, and what else is
+// known of that.
+func (c *Conn) slotsNode(m *member) {
+	r, kind := &c.reply, c.server.settings.endpoint.Load()
+	r.Array(4)
+	if kind == endpointUnknown {
+		r.Null()
+	} else {
+		r.BulkString(kind.of(m.host, m.Hostname))
+	}
+	r.Int(int64(m.port))
+	r.BulkString(m.ID.String())
+	ip, name := kind != endpointIP, kind != endpointHostname && m.Hostname != ""
+	r.Map(count(ip, name))
+	if ip {
+		r.BulkString("ip")
+		r.BulkString(m.host)
+	}
+	if name {
+		r.BulkString("hostname")
+		r.BulkString(m.Hostname)
+	}
 }
 
 func clusterShards(c *Conn, args [][]byte) error {
@@ -407,7 +440,7 @@ func (c *Conn) shard(nodes []*member, seen map[slotmesh.NodeID]seenReplica) {
 		case at.loading:
 			health = "loading"
 		}
-		r.Map(7)
+		r.Map(7 + count(m.Hostname != ""))
 		r.BulkString("id")
 		r.BulkString(m.ID.String())
 		r.BulkString("port")
@@ -415,7 +448,11 @@ func (c *Conn) shard(nodes []*member, seen map[slotmesh.NodeID]seenReplica) {
 		r.BulkString("ip")
 		r.BulkString(m.host)
 		r.BulkString("endpoint")
-		r.BulkString(m.host)
+		r.BulkString(c.server.settings.endpoint.Load().of(m.host, m.Hostname))
+		if m.Hostname != "" {
+			r.BulkString("hostname")
+			r.BulkString(m.Hostname)
+		}
 		r.BulkString("role")
 		r.BulkString(role)
 		r.BulkString("replication-offset")

@@ -27,6 +27,7 @@ const (
 	settingWord   // one of some words
 	settingSave   // pairs of seconds and changes
 	settingEvents // letters of classes of events
+	settingHost   // a name of a host
 )
 
 // settingEffect says what comes of CONFIG SET.
@@ -85,7 +86,7 @@ func settingsTable() []setting {
 		text("client-output-buffer-limit", "normal 0 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60", settingShown),
 		memorySize("client-query-buffer-limit", "1073741824", settingShown),
 		number("cluster-announce-bus-port", "0", 0, 65535, settingFixed),
-		text("cluster-announce-hostname", "", settingFixed),
+		{name: "cluster-announce-hostname", kind: settingHost, effect: settingFixed},
 		text("cluster-announce-ip", "", settingFixed),
 		number("cluster-announce-port", "0", 0, 65535, settingFixed),
 		yesNo("cluster-allow-reads-when-down", "no", settingLive),
@@ -95,7 +96,7 @@ func settingsTable() []setting {
 		number("cluster-migration-barrier", "1", 0, math.MaxInt32, settingPolicy),
 		number("cluster-node-timeout", "15000", 0, most, settingNext),
 		number("cluster-port", "0", 0, 65535, settingFixed),
-		word("cluster-preferred-endpoint-type", "ip", settingNext, "ip", "hostname", "unknown-endpoint"),
+		word("cluster-preferred-endpoint-type", "ip", settingLive, "ip", "hostname", "unknown-endpoint"),
 		yesNo("cluster-replica-no-failover", "no", settingPolicy),
 		number("cluster-replica-validity-factor", "10", 0, math.MaxInt32, settingPolicy),
 		yesNo("cluster-require-full-coverage", "yes", settingPolicy),
@@ -183,6 +184,7 @@ type settings struct {
 	password    atomic.Pointer[string]
 	coverage    atomic.Bool // nothing is served while a slot is not
 	downReads   atomic.Bool // but for what only reads
+	endpoint    endpointSetting
 
 	timeoutSet chan struct{} // timeout is another one now; holds one
 }
@@ -254,6 +256,8 @@ func (s *settings) apply(row *setting) {
 		s.slowMax.Store(n)
 	case "maxclients":
 		s.maxClients.Store(n)
+	case "cluster-preferred-endpoint-type":
+		s.endpoint.Store(endpointOf(row.value))
 	case "timeout":
 		s.timeout.Store(n)
 		select {
@@ -313,6 +317,13 @@ func (row *setting) parse(value string) (string, error) {
 			}
 		}
 		return strings.Join(fields, " "), nil
+	case settingHost:
+		if len(value) > 255 {
+			return bad("Hostnames must be less than 256 characters")
+		}
+		if strings.Trim(value, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.") != "" {
+			return bad("Hostnames may only contain alphanumeric characters, hyphens or dots")
+		}
 	case settingEvents:
 		if strings.Trim(value, "Ag$lshzxeKEtmdn") != "" {
 			return bad("Invalid event class character. Use 'Ag$lshzxeKEtmdn'.")

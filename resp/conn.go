@@ -487,9 +487,9 @@ func (s *Server) errorText(err error) string {
 		// this one may have happened.
 		return "ERR the command may have happened: " + op.Err.Error()
 	case errors.As(err, &moved):
-		return moved.Error()
+		return s.redirect("MOVED", moved.Slot, moved.Node, moved.Addr)
 	case errors.As(err, &ask):
-		return ask.Error()
+		return s.redirect("ASK", ask.Slot, ask.Node, ask.Addr)
 	case errors.Is(err, slotmesh.ErrCrossSlot):
 		return string(errCrossSlot)
 	case errors.As(err, &admin):

@@ -145,6 +145,7 @@ func startNode(ctx context.Context, o *options, log *slog.Logger) (slotmesh.Node
 	cfg.Join = true
 	cfg.Addr = net.JoinHostPort(o.bind[0], strconv.Itoa(o.busPort))
 	cfg.AdvertiseAddr, cfg.ClientAddr = o.announced()
+	cfg.Hostname = o.announce.hostname
 	cfg.NodeTimeout = o.nodeTimeout
 	cfg.AckReplicas, cfg.Backlog, cfg.Policy = o.minReplicas, o.backlog, resp.Policy(o.settings)
 	cfg.Insecure = !o.protected // who says so lets other hosts in

@@ -43,7 +43,6 @@ type options struct {
 	announce    struct {
 		host, hostname string
 		port, busPort  int
-		byName         bool
 	}
 	settings map[string]string // as CONFIG GET shows them
 	warnings []string
@@ -181,8 +180,6 @@ func (o *options) take(d *directive) (err error) {
 		o.announce.port = number()
 	case "cluster-announce-bus-port":
 		o.announce.busPort = number()
-	case "cluster-preferred-endpoint-type":
-		o.announce.byName = kept == "hostname"
 	case "appendonly":
 		if kept == "yes" {
 			o.warn("appendonly yes: keys are in memory alone, they are gone when the server ends")
@@ -279,9 +276,6 @@ func (o *options) listen() (net.Listener, error) {
 // is where it listens.
 func (o *options) announced() (bus, client string) {
 	host := o.announce.host
-	if o.announce.byName && o.announce.hostname != "" {
-		host = o.announce.hostname
-	}
 	clientHost, port, busPort := host, o.port, o.busPort
 	if o.announce.port != 0 {
 		port = o.announce.port
