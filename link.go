@@ -254,7 +254,7 @@ func (l *link) read(ctx context.Context, idle time.Duration, keep func() bool, i
 		if err != nil {
 			return err
 		}
-		l.traffic.noteReceived(l.contact, m)
+		l.traffic.noteReceived(l.contact, &l.peer.Shard, m)
 		select {
 		case inbox <- delivery{l.peer, l.to, m}:
 		case <-ctx.Done():
@@ -451,7 +451,7 @@ func (ls *links) adopt(l *link) *link {
 		old.close()
 	}
 	ls.live[linkKey{l.peer.ID, l.role}] = l
-	l.traffic, l.contact = &ls.traffic, ls.contactWith(l.peer.ID)
+	l.traffic, l.contact = &ls.traffic, ls.contactWith(l.peer.ID, l.peer.Shard)
 	n := ls.node
 	n.wg.Go(func() { l.write(ls.ctx, max(n.cfg.NodeTimeout, 2*time.Second)) })
 	n.wg.Go(func() { ls.run(l) })

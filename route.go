@@ -60,7 +60,7 @@ type NodeInfo struct {
 	ConnectedAt  time.Time // since when; zero: there is none, or it is this node
 	PingSent     time.Time // of the first heartbeat to it that it has left without an answer for NodeTimeout/2; zero: none
 	PongReceived time.Time // of its last heartbeat; zero: none yet
-	Offset       uint64    // where its shard's log ended there, as its last heartbeat has said; see Replication
+	Offset       uint64    // where its shard's log ended there, as its last heartbeat since it is of that shard has said; see Replication
 }
 
 // ShardInfo is a shard that has slots.

@@ -19,7 +19,8 @@ type contact struct {
 	heard atomic.Int64 // its last heartbeat; 0: none yet
 	asked atomic.Int64 // the first heartbeat to it since; 0: none
 
-	offset atomic.Uint64 // where its log ended, as its last heartbeat has said
+	shard  atomic.Pointer[ShardID] // of its newest link
+	offset atomic.Uint64           // where its log ended, as its last heartbeat of that shard has said
 }
 
 const contactsMax = 2 * tombstonesMax // at the bound those without a link are forgotten
@@ -31,17 +32,21 @@ func (t *traffic) noteSent(c *contact, kind msgKind) {
 	}
 }
 
-func (t *traffic) noteReceived(c *contact, m message) {
+// noteReceived notes a message of a node that is of a shard, as its link has said.
+func (t *traffic) noteReceived(c *contact, shard *ShardID, m message) {
 	t.received[m.kind()].Add(1)
 	if h, ok := m.(*heartbeat); ok {
 		c.heard.Store(time.Now().UnixMilli())
 		c.asked.Store(0)
-		c.offset.Store(h.Position)
+		if *c.shard.Load() == *shard {
+			c.offset.Store(h.Position)
+		}
 	}
 }
 
-// contactWith is that with a node, under ls.mu.
-func (ls *links) contactWith(id NodeID) *contact {
+// contactWith is that with a node of which a link begins, under ls.mu. Where its log
+// ended in another shard says nothing.
+func (ls *links) contactWith(id NodeID, shard ShardID) *contact {
 	c := ls.contacts[id]
 	if c == nil {
 		if len(ls.contacts) >= contactsMax {
@@ -53,6 +58,9 @@ func (ls *links) contactWith(id NodeID) *contact {
 		}
 		c = &contact{}
 		ls.contacts[id] = c
+	}
+	if was := c.shard.Swap(&shard); was == nil || *was != shard {
+		c.offset.Store(0)
 	}
 	return c
 }
@@ -78,7 +86,10 @@ func (ls *links) look(nodes []NodeInfo) {
 			continue
 		}
 		if at := c.heard.Load(); at != 0 {
-			n.PongReceived, n.Offset = time.UnixMilli(at), c.offset.Load()
+			n.PongReceived = time.UnixMilli(at)
+		}
+		if *c.shard.Load() == n.Shard {
+			n.Offset = c.offset.Load()
 		}
 		if at := c.asked.Load(); at != 0 && at <= late {
 			n.PingSent = time.UnixMilli(at)

@@ -315,6 +315,16 @@ func messageLines(b *strings.Builder, st *slotmesh.Status) {
 	}
 }
 
+// hasData reports whether a replica has a copy, as far as this node knows: of one
+// that is attached to it, and of itself, it knows that; of another, where its log
+// ended at its last heartbeat, which is nowhere until it has everything.
+func (m *member) hasData(seen map[slotmesh.NodeID]seenReplica) bool {
+	if at, ours := seen[m.ID]; ours {
+		return at.whole
+	}
+	return m.Offset > 0
+}
+
 // slotRange is a range of slots and who serves it.
 type slotRange struct {
 	slotmesh.SlotRange
@@ -322,16 +332,17 @@ type slotRange struct {
 	replicas []*member
 }
 
-// ranges are the slots that are served, ascending.
-func ranges(all []member) []slotRange {
+// ranges are the slots that are served, ascending, with the replicas that readers
+// may be sent to: those that live and have something to show.
+func ranges(all []member, seen map[slotmesh.NodeID]seenReplica) []slotRange {
 	var out []slotRange
 	for i := range all {
 		m := &all[i]
 		for r := range m.slots.AllRanges() {
 			s := slotRange{SlotRange: r, primary: m}
 			for j := range all {
-				if all[j].primary == m.ID && !all[j].Failed {
-					s.replicas = append(s.replicas, &all[j])
+				if x := &all[j]; x.primary == m.ID && !x.Failed && x.hasData(seen) {
+					s.replicas = append(s.replicas, x)
 				}
 			}
 			out = append(out, s)
@@ -342,7 +353,7 @@ func ranges(all []member) []slotRange {
 }
 
 func clusterSlots(c *Conn, args [][]byte) error {
-	all := ranges(c.server.members())
+	all := ranges(c.server.members(), c.server.seen())
 	r := &c.reply
 	r.Array(len(all))
 	for _, s := range all {

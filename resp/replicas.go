@@ -386,17 +386,19 @@ func (s *Server) ackReplicas(readOnly bool) int {
 type seenReplica struct {
 	offset  uint64
 	loading bool // it has not got everything yet
+	whole   bool // it has everything, as of some moment
 }
 
 // seen is what this node knows of the copies in its shard, its own among them.
 func (s *Server) seen() map[slotmesh.NodeID]seenReplica {
 	st := s.node.Status().Replication
-	all := map[slotmesh.NodeID]seenReplica{s.node.ID(): {st.Offset, !st.Primary.IsZero() && !st.HoldsCopy}}
+	all := map[slotmesh.NodeID]seenReplica{s.node.ID(): {st.Offset, !st.Primary.IsZero() && !st.HoldsCopy, st.HoldsCopy}}
 	if !st.Primary.IsZero() {
-		all[st.Primary] = seenReplica{offset: st.PrimaryEnd}
+		all[st.Primary] = seenReplica{offset: st.PrimaryEnd, whole: true}
 	}
 	for _, r := range st.Replicas {
-		all[r.Node] = seenReplica{r.Offset, r.Link == slotmesh.LinkSync}
+		whole := r.Link != slotmesh.LinkSync && r.Offset > 0 // it acknowledges what it has in place
+		all[r.Node] = seenReplica{r.Offset, r.Link == slotmesh.LinkSync, whole}
 	}
 	return all
 }

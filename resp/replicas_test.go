@@ -11,6 +11,7 @@ import (
 
 	"github.com/slotmesh/slotmesh"
 	"github.com/slotmesh/slotmesh/resp/rdb"
+	"github.com/slotmesh/slotmesh/transport"
 	"github.com/stretchr/testify/require"
 )
 
@@ -115,7 +116,11 @@ func TestReplicasAreShown(t *testing.T) {
 			require.Contains(t, lines, f.id(r))
 			require.Equal(t, "ERR The specified node is not a master", n.do("CLUSTER REPLICAS "+f.id(r)))
 			require.Equal(t, "ERR Unknown node x", n.do("CLUSTER REPLICAS x"))
-			require.Contains(t, n.do("CLUSTER SLOTS"), fmt.Sprintf("[%s 6379 %s []] [%s 6379 %s []]]", string(rune('a'+p)), f.id(p), string(rune('a'+r)), f.id(r)))
+			for r, p := range f.pairs(f.nodes[0]) { // once a heartbeat has come, also of the shard to which nothing has been written
+				f.within(2*frontNT, "it is shown", func() bool {
+					return strings.Contains(n.do("CLUSTER SLOTS"), fmt.Sprintf("[%s 6379 %s []] [%s 6379 %s []]]", string(rune('a'+p)), f.id(p), string(rune('a'+r)), f.id(r)))
+				})
+			}
 			require.Regexp(t, "id "+f.id(r)+" .* role replica replication-offset [0-9]+ health online", n.do("CLUSTER SHARDS"))
 			require.Equal(t, "0", n.do("CLUSTER COUNT-FAILURE-REPORTS "+f.id(r)))
 		}
@@ -619,5 +624,45 @@ func TestResetOfAReplica(t *testing.T) {
 			primary.check([2]string{"GET " + key, "v"}, [2]string{"SET " + key + " w", "OK"})
 			f.within(5*frontNT, "it is forgotten", func() bool { return strings.Count(primary.do("CLUSTER NODES"), "\n") == 1 })
 		}
+	})
+}
+
+// A replica that has no copy yet is not among those of CLUSTER SLOTS: readers are
+// sent there. All nodes hide it, and show it once it has one.
+func TestReplicaWithoutACopyIsNoPlaceToRead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFronts(t)
+		seeds := []string{"a:1", "b:1"}
+		f.start(slotmesh.Config{Seeds: seeds, Primaries: 2})
+		f.start(slotmesh.Config{Seeds: seeds, Primaries: 2})
+		for _, n := range f.nodes {
+			require.NoError(t, n.Ready(t.Context()))
+		}
+		primary := f.dial(0)
+		for _, key := range f.keys(0, 64) {
+			primary.check([2]string{"SET " + key + " " + strings.Repeat("v", 16<<10), "OK"})
+		}
+		f.start(slotmesh.Config{Seeds: seeds[:1]})
+		require.NoError(t, f.nodes[2].Ready(t.Context()))
+		all := f.dialAll()
+		f.faults.Set("a", "c", transport.Link{BytesPerSecond: 32 << 10})
+		f.within(2*frontNT, "it follows", func() bool { return all[2].do("CLUSTER REPLICATE "+f.id(0)) == "OK" })
+		shown := func(what string) (n int) {
+			for _, c := range all {
+				n += strings.Count(c.do(what), f.id(2))
+			}
+			return n
+		}
+		whole := func() bool { return f.nodes[2].Status().Replication.HoldsCopy }
+		hidden := 0
+		for ; !whole(); hidden++ {
+			if n := shown("CLUSTER SLOTS"); n > 0 && !whole() {
+				t.Fatalf("shown %d times", n)
+			}
+			time.Sleep(frontNT / 10)
+		}
+		require.Greater(t, hidden, 10, "the copy takes its time")
+		f.within(2*frontNT, "all show it", func() bool { return shown("CLUSTER SLOTS") == 3 })
 	})
 }
