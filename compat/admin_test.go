@@ -385,7 +385,7 @@ func connect(t testing.TB, addr, proto string) *link {
 
 // unlikeRedis are commands that redis-server 7.0 does not have, being of later
 // versions or of this library, and FORGET, which takes FORCE here.
-var unlikeRedis = []string{"client|setinfo", "client|no-touch", "slotmesh.prepare", "slotmesh.commit", "cluster|forget"}
+var unlikeRedis = []string{"client|setinfo", "client|no-touch", "cluster|myshardid", "slotmesh.prepare", "slotmesh.commit", "cluster|forget"}
 
 func TestCommandInfoIsThatOfRedis(t *testing.T) {
 	theirs, ours := startRedis(t), startOurs(t)

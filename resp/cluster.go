@@ -52,6 +52,7 @@ func clusterCommands() []Command {
 		{Name: "links", Arity: 2, Flags: Stale, Conn: inCluster(clusterLinks)},
 		{Name: "meet", Arity: -4, Flags: change, Conn: inCluster(clusterMeet)},
 		{Name: "myid", Arity: 2, Flags: Stale, Conn: inCluster(clusterMyID)},
+		{Name: "myshardid", Arity: 2, Flags: Stale, Conn: inCluster(clusterMyShardID)},
 		{Name: "nodes", Arity: 2, Flags: Stale, Conn: inCluster(clusterNodes)},
 		{Name: "replicas", Arity: 3, Flags: AdminFlag | Stale, Conn: inCluster(clusterReplicas)},
 		{Name: "replicate", Arity: 3, Flags: change, Conn: inCluster(clusterReplicate)},
@@ -93,6 +94,7 @@ func clusterHelp(c *Conn, args [][]byte) error {
 		"LINKS", "    The connections between this node and the others.",
 		"MEET <ip> <port> [<bus-port>]", "    Take another node into the cluster, or join its.",
 		"MYID", "    The id of this node.",
+		"MYSHARDID", "    The id of the shard of this node.",
 		"NODES", "    All nodes, one in a line:", "    <id> <ip:port@bus-port> <flags> <primary> <ping> <pong> <epoch> <link> <slot> ...",
 		"REPLICAS <node-id>", "    The replicas of a node.",
 		"REPLICATE <node-id>", "    Make this node a replica.",
@@ -109,6 +111,13 @@ func clusterHelp(c *Conn, args [][]byte) error {
 
 func clusterMyID(c *Conn, args [][]byte) error {
 	c.reply.BulkString(c.server.node.ID().String())
+	return nil
+}
+
+// clusterMyShardID is of Redis 7.2. CLUSTER SHARDS does not show the id, for clients
+// of 7.0, go-redis among them, took a field that they did not know for an error.
+func clusterMyShardID(c *Conn, args [][]byte) error {
+	c.reply.BulkString(c.server.node.Status().Replication.Shard.String())
 	return nil
 }
 

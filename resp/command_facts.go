@@ -78,6 +78,7 @@ func commandFacts() map[string]string {
 		"cluster|links":                 "|nondeterministic_output|",
 		"cluster|meet":                  "||",
 		"cluster|myid":                  "||",
+		"cluster|myshardid":             "|nondeterministic_output|",
 		"cluster|nodes":                 "|nondeterministic_output|",
 		"cluster|replicas":              "|nondeterministic_output|",
 		"cluster|replicate":             "||",

@@ -63,3 +63,27 @@ func TestRedirectToIPv6(t *testing.T) {
 	s := startServer(t)
 	require.Equal(t, "MOVED 5 ::1:7000", s.redirect("MOVED", 5, s.node.ID(), "[::1]:7000"))
 }
+
+// The id of a shard stays while its primary changes, and all members have the same.
+func TestMyShardID(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := replicated(t, 2, slotmesh.Config{})
+		ids := map[string]int{}
+		for i, c := range f.dialAll() {
+			id := c.do("CLUSTER MYSHARDID")
+			require.Len(t, id, 40)
+			ids[id]++
+			for _, m := range f.nodes[i].Table().Nodes() {
+				if m.Self {
+					require.Equal(t, m.Shard.String(), id)
+				}
+			}
+		}
+		require.Len(t, ids, 2)
+		r, p := f.pair()
+		before := f.dial(r).do("CLUSTER MYSHARDID")
+		f.within(10*frontNT, "it leads", func() bool { return f.dial(r).do("CLUSTER FAILOVER") != "" && f.dial(r).field("role") == "master" })
+		require.Equal(t, before, f.dial(r).do("CLUSTER MYSHARDID"))
+		require.Equal(t, before, f.dial(p).do("CLUSTER MYSHARDID"))
+	})
+}
