@@ -116,6 +116,16 @@ func TestServerThatFailsInTheBackground(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
+// An address that cannot be had is warned of, where another can.
+func TestServerWarnsOfAnAddressThatItDoesNotHave(t *testing.T) {
+	t.Parallel()
+	p := &process{t: t, bin: buildServer(t), port: freePort(t), dir: t.TempDir()}
+	p.launch("--port", p.port, "--bind", "127.0.0.1", "192.0.2.1", "--dir", p.dir)
+	t.Cleanup(p.kill)
+	require.Eventually(t, func() bool { return strings.Contains(p.log.String(), "Ready to accept connections") }, 30*time.Second, 10*time.Millisecond, "%s", &p.log)
+	require.Contains(t, p.log.String(), "192.0.2.1: listen tcp 192.0.2.1:"+p.port)
+}
+
 // What an include names stands where the include stands; what is wrong with it is
 // said with the file and the line.
 func TestServerIncludesFiles(t *testing.T) {

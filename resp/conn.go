@@ -144,8 +144,7 @@ func (c *Conn) close() {
 // serve reads commands until the client goes, or does what is not allowed.
 func (c *Conn) serve() {
 	if !c.authed {
-		// Who does not log in is not kept for long.
-		c.net.SetReadDeadline(c.born.Add(c.server.cfg.Limits.PreAuthTime))
+		c.awaitLogin(c.born)
 	}
 	for !c.quit {
 		if !c.reader.buffered() && c.flush() != nil {
@@ -163,6 +162,12 @@ func (c *Conn) serve() {
 		}
 	}
 	c.flush()
+}
+
+// awaitLogin ends the connection unless its client logs in: who does not is not kept
+// for long.
+func (c *Conn) awaitLogin(from time.Time) {
+	c.net.SetReadDeadline(from.Add(c.server.cfg.Limits.PreAuthTime))
 }
 
 // flushSize is how many bytes of replies are held while more commands are there.

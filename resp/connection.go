@@ -91,6 +91,9 @@ func reset(c *Conn, args [][]byte) error {
 	c.asking, c.readOnly, c.noReply = false, false, replyOn
 	c.authed = *c.server.settings.password.Load() == ""
 	c.reader.setAuthenticated(c.authed)
+	if !c.authed {
+		c.awaitLogin(time.Now())
+	}
 	c.name.Store(nil)
 	c.setProto(2)
 	c.reply.Simple("RESET")

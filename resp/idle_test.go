@@ -51,6 +51,26 @@ func TestIdleClientsAreClosed(t *testing.T) {
 	})
 }
 
+// Who logs out by RESET has as long to log in again as at first.
+func TestResetLeavesNobodyThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFronts(t)
+		f.start(slotmesh.Config{})
+		require.NoError(t, f.nodes[0].Ready(t.Context()))
+		stays, goes := f.dial(0), f.dial(0)
+		stays.check([2]string{"CONFIG SET requirepass secret", "OK"})
+		time.Sleep(time.Minute)
+		goes.check([][2]string{{"RESET", "RESET"}, {"PING", string(errNoAuth)}}...)
+		stays.check([][2]string{{"RESET", "RESET"}, {"AUTH secret", "OK"}}...)
+		began := time.Now()
+		_, err := goes.r.ReadByte()
+		require.ErrorIs(t, err, io.EOF)
+		require.Equal(t, Limits{}.withDefaults().PreAuthTime, time.Since(began))
+		time.Sleep(time.Minute)
+		stays.check([2]string{"PING", "PONG"})
+	})
+}
+
 // lockedLog is what has been logged.
 type lockedLog struct {
 	mu sync.Mutex

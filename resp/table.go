@@ -13,7 +13,6 @@ func Commands() []Command {
 		listCommands(),
 		setCommands(),
 		sortedSetCommands(),
-		scanCommands(),
 		transactionCommands(),
 		connectionCommands(),
 		clusterCommands(),

@@ -95,10 +95,10 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	ctx, shutdown := context.WithCancel(ctx)
 	defer shutdown()
 	log.Log(ctx, levelNotice, fmt.Sprintf("slotmesh is starting, as Redis version=%s, PID: %d", resp.Version, os.Getpid()))
+	listener, err := o.listen() // which may have something to warn of
 	for _, w := range o.warnings {
 		log.Warn(w)
 	}
-	listener, err := o.listen()
 	if err != nil {
 		log.Warn(fmt.Sprintf("Failed listening on port %d, aborting.", o.port), "error", err)
 		return err

@@ -1,3 +1,0 @@
-package resp
-
-func scanCommands() []Command { return nil }
