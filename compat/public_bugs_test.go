@@ -11,9 +11,9 @@ import (
 
 // Bugs that users of other projects have reported in public and that take a tool
 // or a process of Redis to show; the others are tests of package resp. What
-// redis/redis#5270 reports of fix is TestRedisCliFixesHalfOpenSlots.
+// O75, redis/redis#5270, reports of fix is TestRedisCliFixesHalfOpenSlots.
 
-// redis/redis#15261, #6135: with a user and without a password redis-cli sends a
+// O74, redis/redis#15261, #6135: with a user and without a password redis-cli sends a
 // key without a name, which is of another slot: nothing could be moved.
 func TestRedisCliRebalancesAsAUser(t *testing.T) {
 	t.Parallel()

@@ -540,7 +540,7 @@ func TestCommitThatComesLateIsRefused(t *testing.T) {
 	require.Equal(t, "1 1", p.counts(t))
 }
 
-// redis/redis#15261, #6135: what redis-cli --user adds to the keys is not one.
+// O74, redis/redis#15261, #6135: what redis-cli --user adds to the keys is not one.
 func TestMigrateKeysWithAFiller(t *testing.T) {
 	for _, row := range []struct {
 		keys []string

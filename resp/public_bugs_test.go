@@ -165,18 +165,18 @@ func TestHashTags(t *testing.T) {
 	for _, row := range []struct {
 		bug, key, slot string
 	}{
-		{"Kong/resty-redis-cluster#35: } before { begins no tag", "A}B{C", "7939"},
-		{"Kong/resty-redis-cluster#35: a tag behind a }", "}{a}", "15495"},
-		{"Kong/resty-redis-cluster#35: the slot of that tag", "a", "15495"},
-		{"redis/redis#6027: nested braces end at the first }", "a{'1':{'i32':1}}", "5540"},
-		{"redis/redis#6027: a { within the tag is part of it", "foo{{bar}}zap", "4015"},
-		{"redis/redis#6027: the slot of that tag", "{bar", "4015"},
-		{"cabol/nebulex_redis_adapter#64: a tag at the end", "foo{bar}", "5061"},
-		{"cabol/nebulex_redis_adapter#64: the same without a tag", "bar", "5061"},
-		{"redis/redis#13620: the first tag counts", "foo{bar}{zap}", "5061"},
+		{"O1, Kong/resty-redis-cluster#35: } before { begins no tag", "A}B{C", "7939"},
+		{"O1, Kong/resty-redis-cluster#35: a tag behind a }", "}{a}", "15495"},
+		{"O1, Kong/resty-redis-cluster#35: the slot of that tag", "a", "15495"},
+		{"O2, redis/redis#6027: nested braces end at the first }", "a{'1':{'i32':1}}", "5540"},
+		{"O2, redis/redis#6027: a { within the tag is part of it", "foo{{bar}}zap", "4015"},
+		{"O2, redis/redis#6027: the slot of that tag", "{bar", "4015"},
+		{"O3, cabol/nebulex_redis_adapter#64: a tag at the end", "foo{bar}", "5061"},
+		{"O3, cabol/nebulex_redis_adapter#64: the same without a tag", "bar", "5061"},
+		{"O3, redis/redis#13620: the first tag counts", "foo{bar}{zap}", "5061"},
 		{"an empty tag is none", "foo{}{bar}", "8363"},
-		{"OpenSIPS/opensips#3815: CRC16 modulo 16384", "foo", "12182"},
-		{"OpenSIPS/opensips#3815: CRC16 of the standard's text is 0x31C3", "123456789", "12739"},
+		{"O4, OpenSIPS/opensips#3815: CRC16 modulo 16384", "foo", "12182"},
+		{"O4, OpenSIPS/opensips#3815: CRC16 of the standard's text is 0x31C3", "123456789", "12739"},
 	} {
 		if got := c.do("CLUSTER", "KEYSLOT", row.key); got != row.slot {
 			t.Errorf("%s: KEYSLOT %q is %s, want %s", row.bug, row.key, got, row.slot)
@@ -184,7 +184,7 @@ func TestHashTags(t *testing.T) {
 	}
 }
 
-// OpenSIPS/opensips#3815: the slot of a key does not depend on how many slots are
+// O4, OpenSIPS/opensips#3815: the slot of a key does not depend on how many slots are
 // assigned.
 func TestSlotOfAKeyWhereFewSlotsAreAssigned(t *testing.T) {
 	t.Parallel()
@@ -200,7 +200,7 @@ func TestSlotOfAKeyWhereFewSlotsAreAssigned(t *testing.T) {
 
 // ---- the slot table and CLUSTER
 
-// redis/redis#1426: DELSLOTS of a slot out of range hung or crashed.
+// O5, redis/redis#1426: DELSLOTS of a slot out of range hung or crashed.
 func TestSlotsOutOfRangeAreRefused(t *testing.T) {
 	c := dial(t, startServer(t))
 	const text = "ERR Invalid or out of range slot"
@@ -214,7 +214,7 @@ func TestSlotsOutOfRangeAreRefused(t *testing.T) {
 	require.Contains(t, c.do("CLUSTER INFO"), "cluster_slots_assigned:16384\r\n", "nothing has changed")
 }
 
-// redis/redis#12717, valkey-io/valkey#4020: a replica took slots, and asserted
+// O6, redis/redis#12717, valkey-io/valkey#4020: a replica took slots, and asserted
 // later. No node with slots becomes a replica, and one that was refused owns what
 // it owned before.
 func TestNoNodeIsReplicaAndOwner(t *testing.T) {
@@ -245,7 +245,7 @@ func TestNoNodeIsReplicaAndOwner(t *testing.T) {
 	})
 }
 
-// redis/redis#10346: SETSLOT NODE without IMPORTING before it left the rest of
+// O7, redis/redis#10346: SETSLOT NODE without IMPORTING before it left the rest of
 // the cluster with the old owner.
 func TestSetSlotNodeWithoutMarksReachesAll(t *testing.T) {
 	t.Parallel()
@@ -273,7 +273,7 @@ func TestSetSlotNodeWithoutMarksReachesAll(t *testing.T) {
 	}
 }
 
-// redis/redis#3776, #2969, #2407: after many moves, and moves that were given up,
+// O8, redis/redis#3776, #2969, #2407: after many moves, and moves that were given up,
 // nodes had different slot maps for ever.
 func TestSlotMapsAgreeAfterManyMoves(t *testing.T) {
 	t.Parallel()
@@ -319,7 +319,7 @@ func TestSlotMapsAgreeAfterManyMoves(t *testing.T) {
 
 var shardSlots = regexp.MustCompile(`\[slots \[([^\]]*)\] nodes \[\[id ([0-9a-f]{40}) .*?health (\w+)\]`)
 
-// redis/redis#13414, valkey-io/valkey#784: once the slots of a dead node had a new
+// O9, redis/redis#13414, valkey-io/valkey#784: once the slots of a dead node had a new
 // owner, CLUSTER SHARDS showed no slots for it.
 func TestClusterShardsShowsSlotsWithTheirNewOwner(t *testing.T) {
 	t.Parallel()
@@ -353,7 +353,7 @@ func TestClusterShardsShowsSlotsWithTheirNewOwner(t *testing.T) {
 	})
 }
 
-// redis/redis#3138: a primary in a minority looked healthy. Its CLUSTER SLOTS
+// O10, redis/redis#3138: a primary in a minority looked healthy. Its CLUSTER SLOTS
 // still names it, for it may only be this node that is cut off: CLUSTER INFO and
 // every request say that it serves nothing.
 func TestNodeInAMinoritySaysThatItDoesNotServe(t *testing.T) {
@@ -379,7 +379,7 @@ func TestNodeInAMinoritySaysThatItDoesNotServe(t *testing.T) {
 	})
 }
 
-// redis/redis#12228: what asks about sharded channels took channels of different
+// O11, redis/redis#12228: what asks about sharded channels took channels of different
 // slots, what listens did not. Listening and publishing need one slot, which must
 // be served here; PUBSUB SHARDNUMSUB counts who listens at this server, whatever
 // the slots, and says so by 0 for others.
@@ -404,7 +404,7 @@ func TestShardedChannelsOfSeveralSlots(t *testing.T) {
 	})
 }
 
-// redis/redis#1580, #1645: SORT stored into another slot. redis/redis#13607: then
+// O12, redis/redis#1580, #1645: SORT stored into another slot. redis/redis#13607: then
 // GET # was refused, which names no key.
 func TestSortStaysInItsSlot(t *testing.T) {
 	c := dial(t, startServer(t))
@@ -423,7 +423,7 @@ func TestSortStaysInItsSlot(t *testing.T) {
 	}...)
 }
 
-// redis/redis#10503, #12906: a script touched keys of other slots than those it
+// O13, redis/redis#10503, #12906: a script touched keys of other slots than those it
 // had named, or ran in a slot that belonged to the call before.
 func TestScriptsStayInTheirSlot(t *testing.T) {
 	t.Parallel()
@@ -501,7 +501,7 @@ func leaves() map[string]func(f *fronts, key string) (reply string) {
 	}
 }
 
-// redis/redis#2515: EXEC ran though the slot had left.
+// O14, redis/redis#2515: EXEC ran though the slot had left.
 func TestExecAfterTheSlotHasLeftDoesNothing(t *testing.T) {
 	t.Parallel()
 	for name, leave := range leaves() {
@@ -527,7 +527,7 @@ func TestExecAfterTheSlotHasLeftDoesNothing(t *testing.T) {
 	}
 }
 
-// redis/redis#3682: EXEC took keys of two slots of one node.
+// O15, redis/redis#3682: EXEC took keys of two slots of one node.
 func TestTransactionsStayInOneSlot(t *testing.T) {
 	c := dial(t, startServer(t))
 	c.check([][2]string{
@@ -546,7 +546,7 @@ func TestTransactionsStayInOneSlot(t *testing.T) {
 	}...)
 }
 
-// redis/redis#11946: a client that does nothing but transactions never learned of
+// O16, redis/redis#11946: a client that does nothing but transactions never learned of
 // a move, for EXECABORT hid it. The command that is queued says where the slot
 // is, and EXEC says so where it left after that.
 func TestClientsThatOnlyDoTransactionsLearnOfMoves(t *testing.T) {
@@ -564,7 +564,7 @@ func TestClientsThatOnlyDoTransactionsLearnOfMoves(t *testing.T) {
 	})
 }
 
-// redis/redis#3203: ASKING is for one command, the next of a pipeline is moved.
+// O17, redis/redis#3203: ASKING is for one command, the next of a pipeline is moved.
 func TestAskingIsForOneCommand(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -584,7 +584,7 @@ func TestAskingIsForOneCommand(t *testing.T) {
 	})
 }
 
-// redis/redis#2379: BLPOP slept for ever after the slot had left.
+// O18, redis/redis#2379: BLPOP slept for ever after the slot had left.
 func TestBlockedClientHearsThatTheSlotHasLeft(t *testing.T) {
 	t.Parallel()
 	commands := []string{"BLPOP %s 0", "BRPOP %s 100000", "BLMOVE %[1]s %[1]s LEFT RIGHT 0", "BRPOPLPUSH %[1]s %[1]s 0", "BLMPOP 0 1 %s LEFT", "BZPOPMIN %s 0", "BZPOPMAX %s 0", "BZMPOP 0 1 %s MIN"}
@@ -614,7 +614,7 @@ func TestBlockedClientHearsThatTheSlotHasLeft(t *testing.T) {
 	}
 }
 
-// redis/redis#2379: the same where it is not the slot that leaves but the node
+// O18, redis/redis#2379: the same where it is not the slot that leaves but the node
 // that is cut off.
 func TestBlockedClientHearsThatTheNodeIsCutOff(t *testing.T) {
 	t.Parallel()
@@ -631,7 +631,7 @@ func TestBlockedClientHearsThatTheNodeIsCutOff(t *testing.T) {
 	})
 }
 
-// dragonflydb/dragonfly#2168: slots were taken away by a new configuration while
+// O20, dragonflydb/dragonfly#2168: slots were taken away by a new configuration while
 // clients waited for keys of them.
 func TestAllBlockedClientsHearOfANewSlotMap(t *testing.T) {
 	t.Parallel()
@@ -664,7 +664,7 @@ func TestAllBlockedClientsHearOfANewSlotMap(t *testing.T) {
 	})
 }
 
-// valkey-io/valkey#2991: SCAN and other commands without a key answered from old
+// O19, valkey-io/valkey#2991: SCAN and other commands without a key answered from old
 // data. All of them show the keys of slots that this node owns by its table, and
 // no others; a node that is cut off still shows them, READONLY or not.
 func TestCommandsWithoutKeysShowOwnSlotsOnly(t *testing.T) {
@@ -705,21 +705,21 @@ func TestWhatIsNoCommandRunsNothing(t *testing.T) {
 	for _, row := range []struct {
 		bug, bytes, reply string
 	}{
-		{"redis/redis#1451: a quote that does not end", "SET \"a b", "-ERR Protocol error: unbalanced quotes in request\r\n"},
-		{"redis/redis#2995: a single quote that does not end", "SET 'a b", "-ERR Protocol error: unbalanced quotes in request\r\n"},
-		{"redis/redis#2995: text behind a closing quote", "SET \"a\"b c", "-ERR Protocol error: unbalanced quotes in request\r\n"},
-		{"redis/redis#1451: what came before is answered", "PING\r\nSET 'a", "+PONG\r\n-ERR Protocol error: unbalanced quotes in request\r\n"},
-		{"redis/redis#3500: HTTP", "POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n", ""},
-		{"redis/redis#3500: HTTP with another verb", "PUT / HTTP/1.1\r\nHost: 127.0.0.1\r\n", ""},
-		{"redis/redis#3500: HTTP/1.0, without Host", "PUT /x HTTP/1.0\r\n\r\nSET x 1\r\n", ""},
-		{"apache/kvrocks#2765: HTTP in other letters", "post / HTTP/1.1\r\nhost: 127.0.0.1\r\n", ""},
-		{"redis/redis#3500: Host as an array", "*2\r\n$5\r\nHost:\r\n$1\r\nx\r\n", ""},
-		{"redis/redis#9590: an argument longer than any may be", "*2\r\n$4\r\nECHO\r\n$536870913\r\n", "-ERR Protocol error: invalid bulk length\r\n"},
-		{"redis/redis#9590: more arguments than any may have", "*2147483648\r\n", "-ERR Protocol error: invalid multibulk length\r\n"},
-		{"redis/redis#15187: a length that is small modulo 2^32", "*2\r\n$4\r\nECHO\r\n$4294967297\r\nx", "-ERR Protocol error: invalid bulk length\r\n"},
-		{"redis/redis#15187: a count that is small modulo 2^32", "*4294967297\r\n$4\r\nPING\r\n", "-ERR Protocol error: invalid multibulk length\r\n"},
-		{"redis/redis#15187: a length that is small modulo 2^64", "*2\r\n$4\r\nECHO\r\n$18446744073709551617\r\nx", "-ERR Protocol error: invalid bulk length\r\n"},
-		{"redis/redis#9590: a negative length", "*2\r\n$4\r\nECHO\r\n$-1\r\n", "-ERR Protocol error: invalid bulk length\r\n"},
+		{"O70, redis/redis#1451: a quote that does not end", "SET \"a b", "-ERR Protocol error: unbalanced quotes in request\r\n"},
+		{"O70, redis/redis#2995: a single quote that does not end", "SET 'a b", "-ERR Protocol error: unbalanced quotes in request\r\n"},
+		{"O70, redis/redis#2995: text behind a closing quote", "SET \"a\"b c", "-ERR Protocol error: unbalanced quotes in request\r\n"},
+		{"O70, redis/redis#1451: what came before is answered", "PING\r\nSET 'a", "+PONG\r\n-ERR Protocol error: unbalanced quotes in request\r\n"},
+		{"O71, redis/redis#3500: HTTP", "POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n", ""},
+		{"O71, redis/redis#3500: HTTP with another verb", "PUT / HTTP/1.1\r\nHost: 127.0.0.1\r\n", ""},
+		{"O71, redis/redis#3500: HTTP/1.0, without Host", "PUT /x HTTP/1.0\r\n\r\nSET x 1\r\n", ""},
+		{"O71, apache/kvrocks#2765: HTTP in other letters", "post / HTTP/1.1\r\nhost: 127.0.0.1\r\n", ""},
+		{"O71, redis/redis#3500: Host as an array", "*2\r\n$5\r\nHost:\r\n$1\r\nx\r\n", ""},
+		{"O72, redis/redis#9590: an argument longer than any may be", "*2\r\n$4\r\nECHO\r\n$536870913\r\n", "-ERR Protocol error: invalid bulk length\r\n"},
+		{"O72, redis/redis#9590: more arguments than any may have", "*2147483648\r\n", "-ERR Protocol error: invalid multibulk length\r\n"},
+		{"O72, redis/redis#15187: a length that is small modulo 2^32", "*2\r\n$4\r\nECHO\r\n$4294967297\r\nx", "-ERR Protocol error: invalid bulk length\r\n"},
+		{"O72, redis/redis#15187: a count that is small modulo 2^32", "*4294967297\r\n$4\r\nPING\r\n", "-ERR Protocol error: invalid multibulk length\r\n"},
+		{"O72, redis/redis#15187: a length that is small modulo 2^64", "*2\r\n$4\r\nECHO\r\n$18446744073709551617\r\nx", "-ERR Protocol error: invalid bulk length\r\n"},
+		{"O72, redis/redis#9590: a negative length", "*2\r\n$4\r\nECHO\r\n$-1\r\n", "-ERR Protocol error: invalid bulk length\r\n"},
 	} {
 		c := dial(t, s)
 		if got := c.raw(row.bytes + setKey); got != row.reply {
@@ -729,7 +729,7 @@ func TestWhatIsNoCommandRunsNothing(t *testing.T) {
 	}
 }
 
-// redis/redis#9590 (CVE-2021-32672), redis/redis#15187: lengths within a value
+// O72, redis/redis#9590 (CVE-2021-32672), redis/redis#15187: lengths within a value
 // were believed, alone or added up in 32 bits.
 func TestLengthsWithinAValueAreNotBelieved(t *testing.T) {
 	// Behind the value the version of RDB, and a checksum of 0: it is not looked at.
@@ -755,7 +755,7 @@ func TestLengthsWithinAValueAreNotBelieved(t *testing.T) {
 	c.check([2]string{"EXISTS k", "0"}, [2]string{"GET good", "abc"})
 }
 
-// redis/redis#15672: a node that was told by the bus to forget the sender, or
+// O73, redis/redis#15672: a node that was told by the bus to forget the sender, or
 // itself, used memory that it had freed.
 func TestNodesThatForgetEachOther(t *testing.T) {
 	t.Parallel()
