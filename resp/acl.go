@@ -11,12 +11,8 @@ import (
 func aclCommand() Command {
 	const flags = NoScript | Loading | Stale
 	return Command{Name: "acl", Arity: -2, Group: "server", Since: "6.0.0", Summary: "There is one user, default, who may do everything", Complexity: "Depends on subcommand.", Sub: []Command{
-		{Name: "cat", Arity: -2, Flags: flags, Conn: aclCat},
-		{Name: "help", Arity: 2, Flags: Loading | Stale, Conn: func(c *Conn, args [][]byte) error {
-			c.reply.help("ACL", "CAT [<category>]", "    The categories, or the commands of one.", "LIST", "    The user.", "USERS", "    The name of the user.", "WHOAMI", "    The user of this connection.")
-			return nil
-		}},
-		{Name: "list", Arity: 2, Flags: AdminFlag | flags, Conn: func(c *Conn, args [][]byte) error {
+		{Name: "cat", Arity: -2, Usage: "[<category>]", Summary: "The categories, or the commands of one.", Flags: flags, Conn: aclCat},
+		{Name: "list", Arity: 2, Summary: "The user.", Flags: AdminFlag | flags, Conn: func(c *Conn, args [][]byte) error {
 			pass := "nopass"
 			if *c.server.settings.password.Load() != "" {
 				pass = "#*"
@@ -25,12 +21,12 @@ func aclCommand() Command {
 			c.reply.BulkString("user default on " + pass + " ~* &* +@all")
 			return nil
 		}},
-		{Name: "users", Arity: 2, Flags: AdminFlag | flags, Conn: func(c *Conn, args [][]byte) error {
+		{Name: "users", Arity: 2, Summary: "The name of the user.", Flags: AdminFlag | flags, Conn: func(c *Conn, args [][]byte) error {
 			c.reply.Array(1)
 			c.reply.BulkString("default")
 			return nil
 		}},
-		{Name: "whoami", Arity: 2, Flags: flags, Conn: func(c *Conn, args [][]byte) error {
+		{Name: "whoami", Arity: 2, Summary: "The user of this connection.", Flags: flags, Conn: func(c *Conn, args [][]byte) error {
 			c.reply.BulkString("default")
 			return nil
 		}},

@@ -24,8 +24,8 @@ func serverCommands() []Command {
 		{Name: "flushall", Arity: -1, Flags: Write, Conn: flushAll, Group: "server", Since: "1.0.0", Summary: "Remove all keys of this node", Complexity: "O(N) where N is the number of keys"},
 		{Name: "flushdb", Arity: -1, Flags: Write, Conn: flushAll, Group: "server", Since: "1.0.0", Summary: "Remove all keys of this node", Complexity: "O(N) where N is the number of keys"},
 		{Name: "swapdb", Arity: 3, Flags: Write | Fast, Conn: swapDB, Group: "server", Since: "4.0.0", Summary: "Refused: a cluster has one database", Complexity: "O(1)"},
-		{Name: "time", Arity: 1, Flags: Loading | Stale | Fast, Conn: timeOfDay, Group: "server", Since: "2.6.0", Summary: "Return the time of the server", Complexity: "O(1)"},
-		{Name: "lolwut", Arity: -1, Flags: ReadOnly | Fast, Conn: lolwut, Group: "server", Since: "5.0.0", Summary: "Show the version", Complexity: "O(1)"},
+		{Name: "time", Arity: 1, Flags: Loading | Stale | Fast | InScript, Conn: timeOfDay, Group: "server", Since: "2.6.0", Summary: "Return the time of the server", Complexity: "O(1)"},
+		{Name: "lolwut", Arity: -1, Flags: ReadOnly | Fast | InScript, Conn: lolwut, Group: "server", Since: "5.0.0", Summary: "Show the version", Complexity: "O(1)"},
 		{Name: "lastsave", Arity: 1, Flags: Loading | Stale | Fast, Conn: lastSave, Group: "server", Since: "1.0.0", Summary: "Return when the data was last saved", Complexity: "O(1)"},
 		{Name: "save", Arity: 1, Flags: admin | NoAsyncLoading | NoMulti, Conn: save, Group: "server", Since: "1.0.0", Summary: "Save the data, where the application can", Complexity: "O(N) where N is the number of keys"},
 		{Name: "bgsave", Arity: -1, Flags: admin | NoAsyncLoading, Conn: bgSave, Group: "server", Since: "1.0.0", Summary: "Save the data in the background, where the application can", Complexity: "O(1)"},
@@ -392,12 +392,8 @@ func shutdown(c *Conn, args [][]byte) error {
 
 func moduleCommand() Command {
 	return Command{Name: "module", Arity: -2, Group: "server", Since: "4.0.0", Summary: "There are no modules", Complexity: "Depends on subcommand.", Sub: []Command{
-		{Name: "list", Arity: 2, Flags: AdminFlag | NoScript, Conn: func(c *Conn, args [][]byte) error {
+		{Name: "list", Arity: 2, Summary: "No modules.", Flags: AdminFlag | NoScript, Conn: func(c *Conn, args [][]byte) error {
 			c.reply.Array(0)
-			return nil
-		}},
-		{Name: "help", Arity: 2, Flags: Loading | Stale, Conn: func(c *Conn, args [][]byte) error {
-			c.reply.help("MODULE", "LIST", "    No modules.")
 			return nil
 		}},
 	}}

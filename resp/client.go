@@ -14,48 +14,24 @@ func clientCommand() Command {
 	const flags = NoScript | Loading | Stale
 	const admin = AdminFlag | flags
 	return Command{Name: "client", Arity: -2, Group: "connection", Since: "2.4.0", Summary: "Look at the connections of clients, and change them", Complexity: "Depends on subcommand.", Sub: []Command{
-		{Name: "caching", Arity: 3, Flags: flags, Conn: clientCaching},
-		{Name: "getname", Arity: 2, Flags: flags, Conn: clientGetName},
-		{Name: "getredir", Arity: 2, Flags: flags, Conn: clientGetRedir},
-		{Name: "help", Arity: 2, Flags: Loading | Stale, Conn: clientHelp},
-		{Name: "id", Arity: 2, Flags: flags, Conn: clientID},
-		{Name: "info", Arity: 2, Flags: flags, Conn: clientInfo},
-		{Name: "kill", Arity: -3, Flags: admin, Conn: clientKill},
-		{Name: "list", Arity: -2, Flags: admin, Conn: clientList},
-		{Name: "no-evict", Arity: 3, Flags: admin, Conn: clientSwitch},
-		{Name: "no-touch", Arity: 3, Flags: flags, Conn: clientSwitch},
-		{Name: "pause", Arity: -3, Flags: admin, Conn: clientPause},
-		{Name: "reply", Arity: 3, Flags: flags, Conn: clientReply},
-		{Name: "setinfo", Arity: 4, Flags: flags, Conn: clientSetInfo},
-		{Name: "setname", Arity: 3, Flags: flags, Conn: clientSetName},
-		{Name: "tracking", Arity: -3, Flags: flags, Conn: clientTracking},
-		{Name: "trackinginfo", Arity: 2, Flags: flags, Conn: clientTrackingInfo},
-		{Name: "unblock", Arity: -3, Flags: admin, Conn: clientUnblock},
-		{Name: "unpause", Arity: 2, Flags: admin, Conn: clientUnpause},
+		{Name: "caching", Arity: 3, Usage: "(YES|NO)", Summary: "What OPTIN and OPTOUT are to do with the next command.", Flags: flags, Conn: clientCaching},
+		{Name: "getname", Arity: 2, Summary: "The name of this connection.", Flags: flags, Conn: clientGetName},
+		{Name: "getredir", Arity: 2, Summary: "Who is told of what this connection tracks.", Flags: flags, Conn: clientGetRedir},
+		{Name: "id", Arity: 2, Summary: "The id of this connection.", Flags: flags, Conn: clientID},
+		{Name: "info", Arity: 2, Summary: "This connection, as in LIST.", Flags: flags, Conn: clientInfo},
+		{Name: "kill", Arity: -3, Usage: "<ip:port>\n<option> <value> [<option> <value> [...]]", Summary: "Close the connection from there, or every connection that all options fit: ADDR, LADDR, ID, TYPE, USER; and SKIPME.", Flags: admin, Conn: clientKill},
+		{Name: "list", Arity: -2, Usage: "[TYPE (NORMAL|MASTER|REPLICA|PUBSUB)] [ID <id> [<id> ...]]", Summary: "All connections, one in a line.", Flags: admin, Conn: clientList},
+		{Name: "no-evict", Arity: 3, Usage: "(ON|OFF)", Summary: "Accepted: no connection is evicted here.", Flags: admin, Conn: clientSwitch},
+		{Name: "no-touch", Arity: 3, Usage: "(ON|OFF)", Summary: "Accepted: reads do not touch keys here.", Flags: flags, Conn: clientSwitch},
+		{Name: "pause", Arity: -3, Usage: "<timeout> [WRITE|ALL]", Summary: "Let commands of all clients, or their writes, wait for so many milliseconds.", Flags: admin, Conn: clientPause},
+		{Name: "reply", Arity: 3, Usage: "(ON|OFF|SKIP)", Summary: "Whether this connection gets replies.", Flags: flags | Silent, Conn: clientReply},
+		{Name: "setinfo", Arity: 4, Usage: "(LIB-NAME|LIB-VER) <text>", Summary: "Say which library the client uses.", Flags: flags, Conn: clientSetInfo},
+		{Name: "setname", Arity: 3, Usage: "<name>", Summary: "Name this connection.", Flags: flags, Conn: clientSetName},
+		{Name: "tracking", Arity: -3, Usage: "(ON|OFF) [REDIRECT <id>] [BCAST] [PREFIX <prefix> [...]] [OPTIN] [OPTOUT] [NOLOOP]", Summary: "Be told when keys change that this connection has read.", Flags: flags, Conn: clientTracking},
+		{Name: "trackinginfo", Arity: 2, Summary: "What this connection tracks.", Flags: flags, Conn: clientTrackingInfo},
+		{Name: "unblock", Arity: -3, Usage: "<id> [TIMEOUT|ERROR]", Summary: "End the wait of a blocked connection.", Flags: admin, Conn: clientUnblock},
+		{Name: "unpause", Arity: 2, Summary: "End PAUSE.", Flags: admin, Conn: clientUnpause},
 	}}
-}
-
-func clientHelp(c *Conn, args [][]byte) error {
-	c.reply.help("CLIENT",
-		"CACHING (YES|NO)", "    What OPTIN and OPTOUT are to do with the next command.",
-		"GETNAME", "    The name of this connection.",
-		"GETREDIR", "    Who is told of what this connection tracks.",
-		"ID", "    The id of this connection.",
-		"INFO", "    This connection, as in LIST.",
-		"KILL <ip:port>", "    Close the connection from there.",
-		"KILL <option> <value> [<option> <value> [...]]", "    Close every connection that all options fit: ADDR, LADDR, ID, TYPE, USER; and SKIPME.",
-		"LIST [TYPE (NORMAL|MASTER|REPLICA|PUBSUB)] [ID <id> [<id> ...]]", "    All connections, one in a line.",
-		"NO-EVICT (ON|OFF)", "    Accepted: no connection is evicted here.",
-		"NO-TOUCH (ON|OFF)", "    Accepted: reads do not touch keys here.",
-		"PAUSE <timeout> [WRITE|ALL]", "    Let commands of all clients, or their writes, wait for so many milliseconds.",
-		"REPLY (ON|OFF|SKIP)", "    Whether this connection gets replies.",
-		"SETINFO (LIB-NAME|LIB-VER) <text>", "    Say which library the client uses.",
-		"SETNAME <name>", "    Name this connection.",
-		"TRACKING (ON|OFF) [REDIRECT <id>] [BCAST] [PREFIX <prefix> [...]] [OPTIN] [OPTOUT] [NOLOOP]", "    Be told when keys change that this connection has read.",
-		"TRACKINGINFO", "    What this connection tracks.",
-		"UNBLOCK <id> [TIMEOUT|ERROR]", "    End the wait of a blocked connection.",
-		"UNPAUSE", "    End PAUSE.")
-	return nil
 }
 
 func clientID(c *Conn, args [][]byte) error {

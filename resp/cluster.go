@@ -35,34 +35,33 @@ const busOffset = 10000
 func clusterCommands() []Command {
 	const change = AdminFlag | Stale | NoAsyncLoading
 	return []Command{{Name: "cluster", Arity: -2, Group: "cluster", Since: "3.0.0", Summary: "Look at the cluster, and change it", Complexity: "Depends on subcommand.", Sub: []Command{
-		{Name: "addslots", Arity: -3, Flags: change, Conn: inCluster(clusterAddSlots)},
-		{Name: "addslotsrange", Arity: -4, Flags: change, Conn: inCluster(clusterAddSlotsRange)},
-		{Name: "bumpepoch", Arity: 2, Flags: change, Conn: inCluster(clusterBumpEpoch)},
-		{Name: "count-failure-reports", Arity: 3, Flags: AdminFlag | Stale, Conn: inCluster(clusterFailureReports)},
-		{Name: "countkeysinslot", Arity: 3, Flags: Stale, Conn: inCluster(clusterCountKeys)},
-		{Name: "delslots", Arity: -3, Flags: change, Conn: inCluster(clusterDelSlots)},
-		{Name: "delslotsrange", Arity: -4, Flags: change, Conn: inCluster(clusterDelSlotsRange)},
-		{Name: "failover", Arity: -2, Flags: change, Conn: inCluster(clusterFailover)},
-		{Name: "flushslots", Arity: 2, Flags: change, Conn: inCluster(clusterFlushSlots)},
-		{Name: "forget", Arity: -3, Flags: change, Conn: inCluster(clusterForget)},
-		{Name: "getkeysinslot", Arity: 4, Flags: Stale, Conn: inCluster(clusterGetKeys)},
-		{Name: "help", Arity: 2, Flags: Loading | Stale, Conn: inCluster(clusterHelp)},
-		{Name: "info", Arity: 2, Flags: Stale, Conn: inCluster(clusterInfo)},
-		{Name: "keyslot", Arity: 3, Flags: Stale, Conn: inCluster(clusterKeySlot)},
-		{Name: "links", Arity: 2, Flags: Stale, Conn: inCluster(clusterLinks)},
-		{Name: "meet", Arity: -4, Flags: change, Conn: inCluster(clusterMeet)},
-		{Name: "myid", Arity: 2, Flags: Stale, Conn: inCluster(clusterMyID)},
-		{Name: "myshardid", Arity: 2, Flags: Stale, Conn: inCluster(clusterMyShardID)},
-		{Name: "nodes", Arity: 2, Flags: Stale, Conn: inCluster(clusterNodes)},
-		{Name: "replicas", Arity: 3, Flags: AdminFlag | Stale, Conn: inCluster(clusterReplicas)},
-		{Name: "replicate", Arity: 3, Flags: change, Conn: inCluster(clusterReplicate)},
-		{Name: "reset", Arity: -2, Flags: AdminFlag | NoScript | Stale, Conn: inCluster(clusterReset)},
-		{Name: "saveconfig", Arity: 2, Flags: change, Conn: inCluster(clusterSaveConfig)},
-		{Name: "set-config-epoch", Arity: 3, Flags: change, Conn: inCluster(clusterSetConfigEpoch)},
-		{Name: "setslot", Arity: -4, Flags: change, Conn: inCluster(clusterSetSlot)},
-		{Name: "shards", Arity: 2, Flags: Stale, Conn: inCluster(clusterShards)},
+		{Name: "addslots", Arity: -3, Usage: "<slot> [<slot> ...]", Summary: "Give slots that nobody has to this node.", Flags: change, Conn: inCluster(clusterAddSlots)},
+		{Name: "addslotsrange", Arity: -4, Usage: "<first> <last> [<first> <last> ...]", Summary: "The same for ranges.", Flags: change, Conn: inCluster(clusterAddSlotsRange)},
+		{Name: "bumpepoch", Arity: 2, Summary: "Raise the epoch of this node, unless it is the highest.", Flags: change, Conn: inCluster(clusterBumpEpoch)},
+		{Name: "count-failure-reports", Arity: 3, Usage: "<node-id>", Summary: "How many other voters do not hear a node.", Flags: AdminFlag | Stale, Conn: inCluster(clusterFailureReports)},
+		{Name: "countkeysinslot", Arity: 3, Usage: "<slot>", Summary: "How many keys of a slot are here.", Flags: Stale, Conn: inCluster(clusterCountKeys)},
+		{Name: "delslots", Arity: -3, Usage: "<slot> [<slot> ...]", Summary: "Take slots away from whoever has them.", Flags: change, Conn: inCluster(clusterDelSlots)},
+		{Name: "delslotsrange", Arity: -4, Usage: "<first> <last> [<first> <last> ...]", Summary: "The same for ranges.", Flags: change, Conn: inCluster(clusterDelSlotsRange)},
+		{Name: "failover", Arity: -2, Usage: "[FORCE|TAKEOVER]", Summary: "Make this replica a primary.", Flags: change, Conn: inCluster(clusterFailover)},
+		{Name: "flushslots", Arity: 2, Summary: "Take all slots away from this node, which must be empty.", Flags: change, Conn: inCluster(clusterFlushSlots)},
+		{Name: "forget", Arity: -3, Usage: "<node-id> [FORCE]", Summary: "Remove a node; FORCE: also one that has slots.", Flags: change, Conn: inCluster(clusterForget)},
+		{Name: "getkeysinslot", Arity: 4, Usage: "<slot> <count>", Summary: "Names of keys of a slot that are here.", Flags: Stale, Conn: inCluster(clusterGetKeys)},
+		{Name: "info", Arity: 2, Summary: "The state of the cluster.", Flags: Stale, Conn: inCluster(clusterInfo)},
+		{Name: "keyslot", Arity: 3, Usage: "<key>", Summary: "The slot of a key.", Flags: Stale, Conn: inCluster(clusterKeySlot)},
+		{Name: "links", Arity: 2, Summary: "The connections between this node and the others.", Flags: Stale, Conn: inCluster(clusterLinks)},
+		{Name: "meet", Arity: -4, Usage: "<ip> <port> [<bus-port>]", Summary: "Take another node into the cluster, or join its.", Flags: change, Conn: inCluster(clusterMeet)},
+		{Name: "myid", Arity: 2, Summary: "The id of this node.", Flags: Stale, Conn: inCluster(clusterMyID)},
+		{Name: "myshardid", Arity: 2, Summary: "The id of the shard of this node.", Flags: Stale, Conn: inCluster(clusterMyShardID)},
+		{Name: "nodes", Arity: 2, Summary: "All nodes, each in a line: <id> <ip:port@bus-port> <flags> <primary> <ping> <pong> <epoch> <link> <slot> ...", Flags: Stale, Conn: inCluster(clusterNodes)},
+		{Name: "replicas", Arity: 3, Usage: "<node-id>", Summary: "The replicas of a node.", Flags: AdminFlag | Stale, Conn: inCluster(clusterReplicas)},
+		{Name: "replicate", Arity: 3, Usage: "<node-id>", Summary: "Make this node a replica.", Flags: change, Conn: inCluster(clusterReplicate)},
+		{Name: "reset", Arity: -2, Usage: "[HARD|SOFT]", Summary: "Make this node leave, and be a new one; HARD: with a new id.", Flags: AdminFlag | NoScript | Stale, Conn: inCluster(clusterReset)},
+		{Name: "saveconfig", Arity: 2, Summary: "Save what this node knows of the cluster.", Flags: change, Conn: inCluster(clusterSaveConfig)},
+		{Name: "set-config-epoch", Arity: 3, Usage: "<epoch>", Summary: "Set the epoch of a node that knows no other.", Flags: change, Conn: inCluster(clusterSetConfigEpoch)},
+		{Name: "setslot", Arity: -4, Usage: "<slot> (IMPORTING <node-id>|MIGRATING <node-id>|STABLE|NODE <node-id>)", Summary: "Open a slot, close it, or give it to a node.", Flags: change, Conn: inCluster(clusterSetSlot)},
+		{Name: "shards", Arity: 2, Summary: "The shards, their slots and nodes.", Flags: Stale, Conn: inCluster(clusterShards)},
 		{Name: "slaves", Arity: 3, Flags: AdminFlag | Stale, Conn: inCluster(clusterReplicas)},
-		{Name: "slots", Arity: 2, Flags: Stale, Conn: inCluster(clusterSlots)},
+		{Name: "slots", Arity: 2, Summary: "The ranges of slots and who serves them.", Flags: Stale, Conn: inCluster(clusterSlots)},
 	}}}
 }
 
@@ -74,37 +73,6 @@ func inCluster(run func(c *Conn, args [][]byte) error) func(c *Conn, args [][]by
 		}
 		return run(c, args)
 	}
-}
-
-func clusterHelp(c *Conn, args [][]byte) error {
-	c.reply.help("CLUSTER",
-		"ADDSLOTS <slot> [<slot> ...]", "    Give slots that nobody has to this node.",
-		"ADDSLOTSRANGE <first> <last> [<first> <last> ...]", "    The same for ranges.",
-		"BUMPEPOCH", "    Raise the epoch of this node, unless it is the highest.",
-		"COUNT-FAILURE-REPORTS <node-id>", "    How many other voters do not hear a node.",
-		"COUNTKEYSINSLOT <slot>", "    How many keys of a slot are here.",
-		"DELSLOTS <slot> [<slot> ...]", "    Take slots away from whoever has them.",
-		"DELSLOTSRANGE <first> <last> [<first> <last> ...]", "    The same for ranges.",
-		"FAILOVER [FORCE|TAKEOVER]", "    Make this replica a primary.",
-		"FLUSHSLOTS", "    Take all slots away from this node, which must be empty.",
-		"FORGET <node-id> [FORCE]", "    Remove a node; FORCE: also one that has slots.",
-		"GETKEYSINSLOT <slot> <count>", "    Names of keys of a slot that are here.",
-		"INFO", "    The state of the cluster.",
-		"KEYSLOT <key>", "    The slot of a key.",
-		"LINKS", "    The connections between this node and the others.",
-		"MEET <ip> <port> [<bus-port>]", "    Take another node into the cluster, or join its.",
-		"MYID", "    The id of this node.",
-		"MYSHARDID", "    The id of the shard of this node.",
-		"NODES", "    All nodes, one in a line:", "    <id> <ip:port@bus-port> <flags> <primary> <ping> <pong> <epoch> <link> <slot> ...",
-		"REPLICAS <node-id>", "    The replicas of a node.",
-		"REPLICATE <node-id>", "    Make this node a replica.",
-		"RESET [HARD|SOFT]", "    Make this node leave, and be a new one; HARD: with a new id.",
-		"SAVECONFIG", "    Save what this node knows of the cluster.",
-		"SET-CONFIG-EPOCH <epoch>", "    Set the epoch of a node that knows no other.",
-		"SETSLOT <slot> (IMPORTING <node-id>|MIGRATING <node-id>|STABLE|NODE <node-id>)", "    Open a slot, close it, or give it to a node.",
-		"SHARDS", "    The shards, their slots and nodes.",
-		"SLOTS", "    The ranges of slots and who serves them.")
-	return nil
 }
 
 // ---- what is there

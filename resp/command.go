@@ -32,6 +32,12 @@ const (
 	AllowBusy                         // allowed while a script runs
 	NoAsyncLoading                    // not while data is replaced
 	NoMandatoryKeys                   // its keys are optional
+
+	// What COMMAND does not tell.
+	Silent   // may have no reply
+	AtOnce   // runs inside MULTI, too, and is not queued: of commands without Run
+	InPubSub // a connection in RESP2 that listens to channels may call it
+	InScript // a script may call it although it has no Run: it touches no key, and does not wait
 )
 
 // Command is a row of the table.
@@ -74,6 +80,23 @@ type Command struct {
 
 	// Group, Since, Summary and Complexity are for COMMAND DOCS.
 	Group, Since, Summary, Complexity string
+
+	// Usage is the arguments behind the name of a subcommand. HELP, which a command
+	// with Sub has by itself, tells it with the Summary; a subcommand without a Summary
+	// is left out there.
+	Usage string
+
+	// Categories are those of ACL CAT and COMMAND INFO beside the ones that follow from
+	// Flags, without @. nil is the Group, if it is one of Redis's categories.
+	Categories []string
+
+	// Tips are for clients and proxies, as Redis has them: "nondeterministic_output",
+	// "request_policy:all_shards".
+	Tips []string
+
+	// KeySpecs say for COMMAND INFO and GETKEYSANDFLAGS how keys are found and used. nil
+	// is what follows from First, Last, Step and Flags.
+	KeySpecs []KeySpec
 
 	parent   *Command
 	stats    *commandStats
@@ -165,7 +188,7 @@ func newTable(lists ...[]Command) (*commandTable, error) {
 				return nil, fmt.Errorf("resp: command %q is there twice, expected each name once", c.Name)
 			}
 			seen[c.Name] = true
-			c.Sub = append([]Command(nil), c.Sub...)
+			c.Sub = c.withHelp()
 			c.stats = &commandStats{}
 			for j := range c.Sub {
 				c.Sub[j].parent, c.Sub[j].stats = &c, &commandStats{}
@@ -201,6 +224,8 @@ func (c *Command) validate() error {
 		return fmt.Errorf("resp: command %q has Run and no keys, expected First or Keys", c.Name)
 	case c.Run != nil && c.Flags&(Write|ReadOnly|MayReplicate) == 0:
 		return fmt.Errorf("resp: command %q has Run, expected one of the flags Write and ReadOnly", c.Name)
+	case c.Run != nil && c.Flags&(AtOnce|InScript) != 0:
+		return fmt.Errorf("resp: command %q has Run, and one of the flags AtOnce and InScript, which are for Conn alone", c.Name)
 	}
 	for i := range c.Sub {
 		if err := c.Sub[i].validate(); err != nil {

@@ -11,26 +11,13 @@ import (
 func commandCommand() Command {
 	const flags = Loading | Stale
 	return Command{Name: "command", Arity: -1, Flags: flags, Conn: commandAll, Group: "server", Since: "2.8.13", Summary: "Tell about the commands", Complexity: "O(N) where N is the total number of commands", Sub: []Command{
-		{Name: "count", Arity: 2, Flags: flags, Conn: commandCount},
-		{Name: "docs", Arity: -2, Flags: flags, Conn: commandDocs},
-		{Name: "getkeys", Arity: -4, Flags: flags, Conn: commandGetKeys},
-		{Name: "getkeysandflags", Arity: -4, Flags: flags, Conn: commandGetKeysAndFlags},
-		{Name: "help", Arity: 2, Flags: flags, Conn: commandHelp},
-		{Name: "info", Arity: -2, Flags: flags, Conn: commandInfo},
-		{Name: "list", Arity: -2, Flags: flags, Conn: commandList},
+		{Name: "count", Arity: 2, Summary: "How many commands there are.", Flags: flags, Conn: commandCount},
+		{Name: "docs", Arity: -2, Usage: "[<command> ...]", Summary: "What commands are for.", Flags: flags, Conn: commandDocs},
+		{Name: "getkeys", Arity: -4, Usage: "<command> [<arg> ...]", Summary: "The keys of a call.", Flags: flags, Conn: commandGetKeys},
+		{Name: "getkeysandflags", Arity: -4, Usage: "<command> [<arg> ...]", Summary: "The same, and what is done with each.", Flags: flags, Conn: commandGetKeysAndFlags},
+		{Name: "info", Arity: -2, Usage: "[<command> ...]", Summary: "Arity, flags, places of the keys.", Flags: flags, Conn: commandInfo},
+		{Name: "list", Arity: -2, Usage: "[FILTERBY (ACLCAT <category>|PATTERN <pattern>|MODULE <name>)]", Summary: "Names of commands.", Flags: flags, Conn: commandList},
 	}}
-}
-
-func commandHelp(c *Conn, args [][]byte) error {
-	c.reply.help("COMMAND",
-		"(no subcommand)", "    INFO of all commands.",
-		"COUNT", "    How many commands there are.",
-		"DOCS [<command> ...]", "    What commands are for.",
-		"GETKEYS <command> [<arg> ...]", "    The keys of a call.",
-		"GETKEYSANDFLAGS <command> [<arg> ...]", "    The same, and what is done with each.",
-		"INFO [<command> ...]", "    Arity, flags, places of the keys.",
-		"LIST [FILTERBY (ACLCAT <category>|PATTERN <pattern>|MODULE <name>)]", "    Names of commands.")
-	return nil
 }
 
 func commandCount(c *Conn, args [][]byte) error {
@@ -91,7 +78,7 @@ var flagNames = [...]struct {
 
 // info is a command as COMMAND INFO tells it.
 func (c *Command) info(r *Reply) {
-	facts := c.facts()
+	specs := c.specs()
 	var flags []string
 	for _, f := range flagNames {
 		if c.has(f.flag) {
@@ -105,14 +92,14 @@ func (c *Command) info(r *Reply) {
 	r.Int(int64(c.First))
 	r.Int(int64(c.Last))
 	r.Int(int64(c.Step))
-	r.statuses(facts.categories, "@")
-	r.Set(len(facts.tips))
-	for _, t := range facts.tips {
+	r.statuses(c.categories(), "@")
+	r.Set(len(c.Tips))
+	for _, t := range c.Tips {
 		r.BulkString(t)
 	}
-	r.Set(len(facts.specs))
-	for i := range facts.specs {
-		facts.specs[i].reply(r)
+	r.Set(len(specs))
+	for i := range specs {
+		specs[i].reply(r)
 	}
 	if len(c.Sub) == 0 {
 		r.Set(0)
@@ -132,14 +119,7 @@ func (r *Reply) statuses(words []string, prefix string) {
 	}
 }
 
-// ---- facts
-
-// facts are what COMMAND tells beside a row of the table.
-type facts struct {
-	categories []string
-	tips       []string
-	specs      []keySpec
-}
+// ---- categories, specifications of keys
 
 // aclCategories are in the order in which they are told.
 func aclCategories() []string {
@@ -147,28 +127,47 @@ func aclCategories() []string {
 		"pubsub", "admin", "fast", "slow", "blocking", "dangerous", "connection", "transaction", "scripting"}
 }
 
-// facts are those that are known of Redis's own commands; those of others follow
-// from their rows.
-func (c *Command) facts() facts {
-	var f facts
-	text, known := commandFacts()[c.fullName()]
-	if known {
-		part := strings.SplitN(text, "|", 3)
-		f.categories = strings.Fields(part[0])
-		f.tips = strings.Fields(part[1])
-		for _, spec := range strings.Fields(part[2]) {
-			f.specs = append(f.specs, parseKeySpec(spec))
-		}
-	} else {
-		if slices.Contains(aclCategories(), c.root().Group) {
-			f.categories = []string{c.root().Group}
-		}
-		if c.First > 0 {
-			f.specs = []keySpec{c.plainSpec()}
+// categories are the categories of a command, in order.
+func (c *Command) categories() []string {
+	explicit := c.Categories
+	if explicit == nil {
+		explicit = []string{c.root().Group}
+	}
+	return c.withImplied(explicit)
+}
+
+// specs are the key specifications of a command.
+func (c *Command) specs() []KeySpec {
+	if c.KeySpecs == nil && c.First > 0 {
+		return []KeySpec{c.plainSpec()}
+	}
+	return c.KeySpecs
+}
+
+// withFacts are commands of Redis's, with what commandFacts tells of them.
+func withFacts(commands []Command) []Command {
+	all := commandFacts()
+	for i := range commands {
+		c := &commands[i]
+		c.Sub = c.withHelp()
+		c.takeFacts(all[c.Name])
+		for j := range c.Sub {
+			c.Sub[j].takeFacts(all[c.Name+"|"+c.Sub[j].Name])
 		}
 	}
-	f.categories = c.withImplied(f.categories)
-	return f
+	return commands
+}
+
+// takeFacts reads a row of commandFacts; "" is none.
+func (c *Command) takeFacts(text string) {
+	if text == "" {
+		return
+	}
+	part := strings.SplitN(text, "|", 3)
+	c.Categories, c.Tips, c.KeySpecs = strings.Fields(part[0]), strings.Fields(part[1]), []KeySpec{}
+	for _, spec := range strings.Fields(part[2]) {
+		c.KeySpecs = append(c.KeySpecs, parseKeySpec(spec))
+	}
 }
 
 // withImplied adds the categories that follow from flags, and puts all in order.
@@ -189,7 +188,7 @@ func (c *Command) withImplied(explicit []string) []string {
 
 // inCategory are the commands of a category.
 func (t *commandTable) inCategory(category string) []string {
-	return t.names(func(c *Command) bool { return slices.Contains(c.facts().categories, category) })
+	return t.names(func(c *Command) bool { return slices.Contains(c.categories(), category) })
 }
 
 // names are those of the commands and subcommands that keep wants.
@@ -208,79 +207,99 @@ func (t *commandTable) names(keep func(*Command) bool) []string {
 	return out
 }
 
-// keySpec says how keys are found in a call, and used.
-type keySpec struct {
-	flags   []string
-	index   int    // where to begin; 0: behind keyword
-	keyword string // "?": it cannot be said
-	from    int    // where to look for keyword
-	byCount bool   // find is index of the count, first key, step; else last key, step, limit
-	find    [3]int
-	unknown bool
+// KeySpec says how keys are found in a call, and what is done with them, as COMMAND
+// INFO tells it.
+type KeySpec struct {
+	// Flags are Redis's: RO, RW, OW or RM, then access, update, insert, delete.
+	Flags []string
+
+	// Index is the argument with which the keys begin. 0: they begin behind Keyword,
+	// which is looked for from argument From on, or from the end where it is negative.
+	Index   int
+	Keyword string
+	From    int
+
+	// Last is the last key, counted from the first: 0 is one key, -1 means up to the
+	// last argument. Step is from key to key, 0 as 1. Limit, unless it is 0 or 1, is the
+	// part of the arguments that are left to which Last, being -1, applies.
+	Last, Step, Limit int
+
+	// Counted says that the number of keys is among the arguments: Count positions
+	// behind the beginning, with the first key FirstKey positions behind it.
+	Counted         bool
+	Count, FirstKey int
+
+	// Unknown says that the keys are found by the command's Keys alone.
+	Unknown bool
 }
 
 // parseKeySpec reads the notation of commandFacts.
-func parseKeySpec(text string) (s keySpec) {
+func parseKeySpec(text string) (s KeySpec) {
 	flags, rest, _ := strings.Cut(text, "@")
 	begin, find, _ := strings.Cut(rest, ">")
-	s.flags = strings.Split(flags, ",")
-	if s.unknown = find == "?"; s.unknown {
+	s.Flags = strings.Split(flags, ",")
+	if s.Unknown = find == "?"; s.Unknown {
 		return s
 	}
 	if word, from, isKeyword := strings.Cut(begin, "/"); isKeyword {
-		s.keyword = word
-		s.from, _ = strconv.Atoi(from)
+		s.Keyword = word
+		s.From, _ = strconv.Atoi(from)
 	} else {
-		s.index, _ = strconv.Atoi(begin)
+		s.Index, _ = strconv.Atoi(begin)
 	}
-	s.byCount = find[0] == 'n'
-	for i, n := range strings.Split(find[1:], "/") {
-		s.find[i], _ = strconv.Atoi(n)
+	var n [3]int
+	for i, text := range strings.Split(find[1:], "/") {
+		n[i], _ = strconv.Atoi(text)
+	}
+	if s.Counted = find[0] == 'n'; s.Counted {
+		s.Count, s.FirstKey, s.Step = n[0], n[1], n[2]
+	} else {
+		s.Last, s.Step, s.Limit = n[0], n[1], n[2]
 	}
 	return s
 }
 
 // plainSpec is that of a command that says First, Last and Step.
-func (c *Command) plainSpec() keySpec {
-	s := keySpec{index: c.First, flags: []string{"RW", "access", "update"}, find: [3]int{c.Last, max(1, c.Step), 0}}
+func (c *Command) plainSpec() KeySpec {
+	s := KeySpec{Index: c.First, Flags: []string{"RW", "access", "update"}, Last: c.Last, Step: max(1, c.Step)}
 	if c.has(ReadOnly) {
-		s.flags = []string{"RO", "access"}
+		s.Flags = []string{"RO", "access"}
 	}
 	if c.Last > 0 {
-		s.find[0] = c.Last - c.First
+		s.Last = c.Last - c.First
 	}
 	return s
 }
 
-func (s *keySpec) reply(r *Reply) {
+func (s *KeySpec) reply(r *Reply) {
 	r.Map(3)
 	r.BulkString("flags")
-	r.statuses(s.flags, "")
+	r.statuses(s.Flags, "")
 	r.BulkString("begin_search")
 	switch {
-	case s.unknown:
+	case s.Unknown:
 		r.specPart("unknown", nil, nil)
-	case s.keyword != "":
+	case s.Keyword != "":
 		r.Map(2)
 		r.BulkString("type")
 		r.BulkString("keyword")
 		r.BulkString("spec")
 		r.Map(2)
 		r.BulkString("keyword")
-		r.BulkString(s.keyword)
+		r.BulkString(s.Keyword)
 		r.BulkString("startfrom")
-		r.Int(int64(s.from))
+		r.Int(int64(s.From))
 	default:
-		r.specPart("index", []string{"index"}, []int{s.index})
+		r.specPart("index", []string{"index"}, []int{s.Index})
 	}
 	r.BulkString("find_keys")
-	switch {
-	case s.unknown:
+	switch step := max(1, s.Step); {
+	case s.Unknown:
 		r.specPart("unknown", nil, nil)
-	case s.byCount:
-		r.specPart("keynum", []string{"keynumidx", "firstkey", "keystep"}, s.find[:])
+	case s.Counted:
+		r.specPart("keynum", []string{"keynumidx", "firstkey", "keystep"}, []int{s.Count, s.FirstKey, step})
 	default:
-		r.specPart("range", []string{"lastkey", "keystep", "limit"}, s.find[:])
+		r.specPart("range", []string{"lastkey", "keystep", "limit"}, []int{s.Last, step, s.Limit})
 	}
 }
 
@@ -298,32 +317,32 @@ func (r *Reply) specPart(kind string, names []string, values []int) {
 }
 
 // covers reports whether a specification finds the key at a position of a call.
-func (s *keySpec) covers(args [][]byte, at int) bool {
-	begin := s.index
-	if s.keyword != "" {
-		for i := max(0, s.from); i < len(args); i++ {
-			if equalFold(args[i], strings.ToLower(s.keyword)) {
+func (s *KeySpec) covers(args [][]byte, at int) bool {
+	begin, step := s.Index, max(1, s.Step)
+	if s.Keyword != "" {
+		for i := max(0, s.From); i < len(args); i++ {
+			if equalFold(args[i], strings.ToLower(s.Keyword)) {
 				begin = i + 1
 				break
 			}
 		}
 	}
-	if s.unknown || begin == 0 {
+	if s.Unknown || begin <= 0 {
 		return false
 	}
-	if s.byCount {
-		if begin+s.find[0] >= len(args) {
+	if s.Counted {
+		if begin+s.Count < 0 || begin+s.Count >= len(args) {
 			return false
 		}
-		n, ok := parseInt(args[begin+s.find[0]])
-		first, step := begin+s.find[1], max(1, s.find[2])
+		n, ok := parseInt(args[begin+s.Count])
+		first := begin + s.FirstKey
 		return ok && at >= first && at < first+int(min(n, int64(len(args))))*step && (at-first)%step == 0
 	}
-	last := begin + s.find[0]
-	if s.find[0] < 0 {
-		last = len(args) + s.find[0]
+	last := begin + s.Last
+	if s.Last < 0 {
+		last = len(args) + s.Last
 	}
-	return at >= begin && at <= last && (at-begin)%max(1, s.find[1]) == 0
+	return at >= begin && at <= last && (at-begin)%step == 0
 }
 
 // ---- LIST and DOCS
@@ -336,7 +355,7 @@ func commandList(c *Conn, args [][]byte) error {
 		return errSyntax
 	case equalFold(args[3], "aclcat"):
 		want := strings.ToLower(string(args[4]))
-		keep = func(x *Command) bool { return slices.Contains(x.facts().categories, want) }
+		keep = func(x *Command) bool { return slices.Contains(x.categories(), want) }
 	case equalFold(args[3], "pattern"):
 		pattern := strings.ToLower(string(args[4]))
 		keep = func(x *Command) bool { return globMatch(pattern, x.fullName()) }
@@ -442,7 +461,7 @@ func commandGetKeysAndFlags(c *Conn, args [][]byte) error {
 	if err != nil {
 		return err
 	}
-	specs := x.facts().specs
+	specs := x.specs()
 	c.reply.Array(len(at))
 	for _, i := range at {
 		c.reply.Array(2)
@@ -453,12 +472,12 @@ func commandGetKeysAndFlags(c *Conn, args [][]byte) error {
 }
 
 // flagsOfKey says what a call does with a key of its.
-func flagsOfKey(specs []keySpec, args [][]byte, at int) []string {
-	i := slices.IndexFunc(specs, func(s keySpec) bool { return s.covers(args, at) })
+func flagsOfKey(specs []KeySpec, args [][]byte, at int) []string {
+	i := slices.IndexFunc(specs, func(s KeySpec) bool { return s.covers(args, at) })
 	if i < 0 {
 		return nil
 	}
-	flags := specs[i].flags
+	flags := specs[i].Flags
 	if !slices.Contains(flags, "variable_flags") {
 		return slices.DeleteFunc(slices.Clone(flags), func(f string) bool { return f == "incomplete" })
 	}

@@ -346,21 +346,11 @@ func parseMemory(text string) (uint64, bool) {
 func configCommand() Command {
 	const admin = AdminFlag | NoScript | Loading | Stale
 	return Command{Name: "config", Arity: -2, Group: "server", Since: "2.0.0", Summary: "Look at settings, and change them", Complexity: "Depends on subcommand.", Sub: []Command{
-		{Name: "get", Arity: -3, Flags: admin, Conn: configGet},
-		{Name: "help", Arity: 2, Flags: Loading | Stale, Conn: configHelp},
-		{Name: "resetstat", Arity: 2, Flags: admin, Conn: configResetStat},
-		{Name: "rewrite", Arity: 2, Flags: admin, Conn: configRewrite},
-		{Name: "set", Arity: -4, Flags: admin, Conn: configSet},
+		{Name: "get", Arity: -3, Usage: "<pattern> [<pattern> ...]", Summary: "The settings whose names a pattern fits.", Flags: admin, Conn: configGet},
+		{Name: "resetstat", Arity: 2, Summary: "Begin to count anew for INFO.", Flags: admin, Conn: configResetStat},
+		{Name: "rewrite", Arity: 2, Summary: "Write the settings to the config file, if there is one.", Flags: admin, Conn: configRewrite},
+		{Name: "set", Arity: -4, Usage: "<name> <value> [<name> <value> ...]", Summary: "Change settings, all or none. Many are only kept and shown.", Flags: admin, Conn: configSet},
 	}}
-}
-
-func configHelp(c *Conn, args [][]byte) error {
-	c.reply.help("CONFIG",
-		"GET <pattern> [<pattern> ...]", "    The settings whose names a pattern fits.",
-		"RESETSTAT", "    Begin to count anew for INFO.",
-		"REWRITE", "    Write the settings to the config file, if there is one.",
-		"SET <name> <value> [<name> <value> ...]", "    Change settings, all or none. Many are only kept and shown.")
-	return nil
 }
 
 func configGet(c *Conn, args [][]byte) error {

@@ -270,11 +270,11 @@ func (c *Conn) handle(args [][]byte) {
 	switch {
 	case err != nil:
 		err = c.rejected(command, err)
-	case c.tx.open && !command.has(NoMulti) && !command.controlsTransaction():
+	case c.tx.open && !command.has(NoMulti) && !command.has(AtOnce):
 		err = c.enqueue(command, args)
 	default:
 		err = c.dispatch(command, args)
-		if err == nil && c.reply.size() == c.began && !command.mayBeSilent() && !c.reply.over() && !c.quit {
+		if err == nil && c.reply.size() == c.began && !command.has(Silent) && !c.reply.over() && !c.quit {
 			err = noReply(command)
 		}
 	}
@@ -298,11 +298,6 @@ func (c *Conn) handle(args [][]byte) {
 // written: its client would take the next one for it.
 func noReply(command *Command) error {
 	return Error(fmt.Sprintf("ERR the command '%s' has written no reply", command.fullName()))
-}
-
-// mayBeSilent reports whether a command may have no reply.
-func (c *Command) mayBeSilent() bool {
-	return c.fullName() == "client|reply" || c.Name == "replconf" && c.parent == nil
 }
 
 // rejected notes that a command was refused before it ran: the transaction it
@@ -387,7 +382,7 @@ func (c *Conn) mayRun(command *Command) error {
 	switch {
 	case !c.authed && !command.has(NoAuth):
 		return errNoAuth
-	case c.inPubSub() && c.proto.Load() == 2 && !command.inPubSub():
+	case c.inPubSub() && c.proto.Load() == 2 && !command.has(InPubSub):
 		return Error(fmt.Sprintf("ERR Can't execute '%s': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context", command.fullName()))
 	case c.tx.open && command.has(NoMulti):
 		return Error("ERR Command not allowed inside a transaction")

@@ -22,11 +22,11 @@ const (
 func connectionCommands() []Command {
 	const first = NoScript | Loading | Stale | Fast | NoAuth | AllowBusy
 	return []Command{
-		{Name: "ping", Arity: -1, Flags: Fast, Conn: ping, Group: "connection", Since: "1.0.0", Summary: "Answer, to show that the connection works", Complexity: "O(1)"},
-		{Name: "echo", Arity: 2, Flags: Loading | Stale | Fast, Conn: echo, Group: "connection", Since: "1.0.0", Summary: "Return the given text", Complexity: "O(1)"},
-		{Name: "select", Arity: 2, Flags: Loading | Stale | Fast, Conn: selectDB, Group: "connection", Since: "1.0.0", Summary: "Choose the database of the connection: there is only 0", Complexity: "O(1)"},
-		{Name: "quit", Arity: -1, Flags: first, Conn: quit, Group: "connection", Since: "1.0.0", Summary: "Close the connection", Complexity: "O(1)"},
-		{Name: "reset", Arity: 1, Flags: first, Conn: reset, Group: "connection", Since: "6.2.0", Summary: "Make the connection as it was when it began", Complexity: "O(1)"},
+		{Name: "ping", Arity: -1, Flags: Fast | InPubSub | InScript, Conn: ping, Group: "connection", Since: "1.0.0", Summary: "Answer, to show that the connection works", Complexity: "O(1)"},
+		{Name: "echo", Arity: 2, Flags: Loading | Stale | Fast | InScript, Conn: echo, Group: "connection", Since: "1.0.0", Summary: "Return the given text", Complexity: "O(1)"},
+		{Name: "select", Arity: 2, Flags: Loading | Stale | Fast | InScript, Conn: selectDB, Group: "connection", Since: "1.0.0", Summary: "Choose the database of the connection: there is only 0", Complexity: "O(1)"},
+		{Name: "quit", Arity: -1, Flags: first | AtOnce | InPubSub, Conn: quit, Group: "connection", Since: "1.0.0", Summary: "Close the connection", Complexity: "O(1)"},
+		{Name: "reset", Arity: 1, Flags: first | AtOnce | InPubSub, Conn: reset, Group: "connection", Since: "6.2.0", Summary: "Make the connection as it was when it began", Complexity: "O(1)"},
 		{Name: "hello", Arity: -1, Flags: first, Conn: hello, Group: "connection", Since: "6.0.0", Summary: "Choose the protocol, log in, and learn about the server", Complexity: "O(1)"},
 		{Name: "auth", Arity: -2, Flags: first, Conn: auth, Group: "connection", Since: "1.0.0", Summary: "Log in", Complexity: "O(1)"},
 		clientCommand(),

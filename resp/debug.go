@@ -154,23 +154,12 @@ func (d *digest) addPair(first, second []byte) {
 
 func memoryCommand() Command {
 	return Command{Name: "memory", Arity: -2, Group: "server", Since: "4.0.0", Summary: "Look at what memory is used for", Complexity: "Depends on subcommand.", Sub: []Command{
-		{Name: "doctor", Arity: 2, Conn: memoryDoctor},
-		{Name: "help", Arity: 2, Flags: Loading | Stale, Conn: memoryHelp},
-		{Name: "malloc-stats", Arity: 2, Conn: memoryMalloc},
-		{Name: "purge", Arity: 2, Conn: memoryPurge},
-		{Name: "stats", Arity: 2, Conn: memoryStats},
-		{Name: "usage", Arity: -3, Flags: ReadOnly, First: 2, Last: 2, Step: 1, Run: memoryUsage},
+		{Name: "doctor", Arity: 2, Summary: "A word on the memory.", Conn: memoryDoctor},
+		{Name: "malloc-stats", Arity: 2, Summary: "Nothing: Go allocates.", Conn: memoryMalloc},
+		{Name: "purge", Arity: 2, Summary: "Accepted: Go gives memory back by itself.", Conn: memoryPurge},
+		{Name: "stats", Arity: 2, Summary: "Figures of the memory.", Conn: memoryStats},
+		{Name: "usage", Arity: -3, Usage: "<key> [SAMPLES <count>]", Summary: "About how many bytes a key takes up; of a collection so many members are looked at, 0: all.", Flags: ReadOnly, First: 2, Last: 2, Step: 1, Run: memoryUsage},
 	}}
-}
-
-func memoryHelp(c *Conn, args [][]byte) error {
-	c.reply.help("MEMORY",
-		"DOCTOR", "    A word on the memory.",
-		"MALLOC-STATS", "    Nothing: Go allocates.",
-		"PURGE", "    Accepted: Go gives memory back by itself.",
-		"STATS", "    Figures of the memory.",
-		"USAGE <key> [SAMPLES <count>]", "    About how many bytes a key takes up; of a collection so many members are looked at, 0: all.")
-	return nil
 }
 
 func memoryDoctor(c *Conn, args [][]byte) error {

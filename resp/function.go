@@ -11,25 +11,19 @@ const noFunctions = "\n\x00]\x9b\\@\x0f\x7f\xa2\xda"
 func functionCommand() Command {
 	const write = Write | NoScript
 	return Command{Name: "function", Arity: -2, Group: "scripting", Since: "7.0.0", Summary: "There are no functions: scripts are sent with EVAL", Complexity: "Depends on subcommand.", Sub: []Command{
-		{Name: "delete", Arity: 3, Flags: write, Conn: func(c *Conn, args [][]byte) error { return Error("ERR Library not found") }},
-		{Name: "dump", Arity: 2, Flags: NoScript, Conn: func(c *Conn, args [][]byte) error {
+		{Name: "delete", Arity: 3, Usage: "<library>", Summary: "Refused.", Flags: write, Conn: func(c *Conn, args [][]byte) error { return Error("ERR Library not found") }},
+		{Name: "dump", Arity: 2, Summary: "A payload without functions.", Flags: NoScript, Conn: func(c *Conn, args [][]byte) error {
 			c.reply.BulkString(noFunctions)
 			return nil
 		}},
-		{Name: "flush", Arity: -2, Flags: write, Conn: functionFlush},
-		{Name: "help", Arity: 2, Flags: Loading | Stale, Conn: func(c *Conn, args [][]byte) error {
-			c.reply.help("FUNCTION", "DELETE <library>", "    Refused.", "DUMP", "    A payload without functions.", "FLUSH [ASYNC|SYNC]", "    Accepted.",
-				"KILL", "    Refused.", "LIST [LIBRARYNAME <pattern>] [WITHCODE]", "    None.", "LOAD [REPLACE] <code>", "    Refused.",
-				"RESTORE <payload> [FLUSH|APPEND|REPLACE]", "    Takes a payload without functions.", "STATS", "    None.")
-			return nil
-		}},
-		{Name: "kill", Arity: 2, Flags: NoScript | AllowBusy, Conn: func(c *Conn, args [][]byte) error {
+		{Name: "flush", Arity: -2, Usage: "[ASYNC|SYNC]", Summary: "Accepted.", Flags: write, Conn: functionFlush},
+		{Name: "kill", Arity: 2, Summary: "Refused.", Flags: NoScript | AllowBusy, Conn: func(c *Conn, args [][]byte) error {
 			return Error("NOTBUSY No scripts in execution right now.")
 		}},
-		{Name: "list", Arity: -2, Flags: NoScript, Conn: functionList},
-		{Name: "load", Arity: -3, Flags: write | DenyOOM, Conn: func(c *Conn, args [][]byte) error { return errNoFunctions }},
-		{Name: "restore", Arity: -3, Flags: write | DenyOOM, Conn: functionRestore},
-		{Name: "stats", Arity: 2, Flags: NoScript | AllowBusy, Conn: functionStats},
+		{Name: "list", Arity: -2, Usage: "[LIBRARYNAME <pattern>] [WITHCODE]", Summary: "None.", Flags: NoScript, Conn: functionList},
+		{Name: "load", Arity: -3, Usage: "[REPLACE] <code>", Summary: "Refused.", Flags: write | DenyOOM, Conn: func(c *Conn, args [][]byte) error { return errNoFunctions }},
+		{Name: "restore", Arity: -3, Usage: "<payload> [FLUSH|APPEND|REPLACE]", Summary: "Takes a payload without functions.", Flags: write | DenyOOM, Conn: functionRestore},
+		{Name: "stats", Arity: 2, Summary: "None.", Flags: NoScript | AllowBusy, Conn: functionStats},
 	}}
 }
 

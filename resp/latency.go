@@ -11,25 +11,20 @@ func latencyCommand() Command {
 		return nil
 	}
 	return Command{Name: "latency", Arity: -2, Group: "server", Since: "2.8.13", Summary: "No latency is watched", Complexity: "Depends on subcommand.", Sub: []Command{
-		{Name: "doctor", Arity: 2, Flags: flags, Conn: func(c *Conn, args [][]byte) error {
+		{Name: "doctor", Arity: 2, Summary: "Where to look.", Flags: flags, Conn: func(c *Conn, args [][]byte) error {
 			c.reply.Verbatim("txt", "No latency is watched here. SLOWLOG GET shows the commands that took long.\n")
 			return nil
 		}},
-		{Name: "graph", Arity: 3, Flags: flags, Conn: func(c *Conn, args [][]byte) error {
+		{Name: "graph", Arity: 3, Usage: "<event>", Summary: "Nothing.", Flags: flags, Conn: func(c *Conn, args [][]byte) error {
 			return Error(fmt.Sprintf("ERR No samples available for event '%s'", cText(args[2])))
 		}},
-		{Name: "help", Arity: 2, Flags: Loading | Stale, Conn: func(c *Conn, args [][]byte) error {
-			c.reply.help("LATENCY", "DOCTOR", "    Where to look.", "GRAPH <event>", "    Nothing.", "HISTOGRAM [<command> ...]", "    Nothing.",
-				"HISTORY <event>", "    Nothing.", "LATEST", "    Nothing.", "RESET [<event> ...]", "    Nothing.")
-			return nil
-		}},
-		{Name: "histogram", Arity: -2, Flags: flags, Conn: func(c *Conn, args [][]byte) error {
+		{Name: "histogram", Arity: -2, Usage: "[<command> ...]", Summary: "Nothing.", Flags: flags, Conn: func(c *Conn, args [][]byte) error {
 			c.reply.Map(0)
 			return nil
 		}},
-		{Name: "history", Arity: 3, Flags: flags, Conn: empty},
-		{Name: "latest", Arity: 2, Flags: flags, Conn: empty},
-		{Name: "reset", Arity: -2, Flags: flags, Conn: func(c *Conn, args [][]byte) error {
+		{Name: "history", Arity: 3, Usage: "<event>", Summary: "Nothing.", Flags: flags, Conn: empty},
+		{Name: "latest", Arity: 2, Summary: "Nothing.", Flags: flags, Conn: empty},
+		{Name: "reset", Arity: -2, Usage: "[<event> ...]", Summary: "Nothing.", Flags: flags, Conn: func(c *Conn, args [][]byte) error {
 			c.reply.Int(0)
 			return nil
 		}},

@@ -42,21 +42,13 @@ func (t *transaction) fail() {
 	}
 }
 
-func (c *Command) controlsTransaction() bool {
-	switch c.fullName() {
-	case "exec", "discard", "multi", "watch", "quit", "reset":
-		return true
-	}
-	return false
-}
-
 func transactionCommands() []Command {
 	const flags = NoScript | Loading | Stale | Fast
 	return []Command{
-		{Name: "multi", Arity: 1, Flags: flags | AllowBusy, Conn: multi, Group: "transactions", Since: "1.2.0", Summary: "Mark the start of a transaction block", Complexity: "O(1)"},
-		{Name: "exec", Arity: 1, Flags: NoScript | Loading | Stale | SkipSlowlog, Conn: exec, Group: "transactions", Since: "1.2.0", Summary: "Execute all commands issued after MULTI", Complexity: "Depends on commands in the transaction"},
-		{Name: "discard", Arity: 1, Flags: flags | AllowBusy, Conn: discard, Group: "transactions", Since: "2.0.0", Summary: "Discard all commands issued after MULTI", Complexity: "O(N), when N is the number of queued commands"},
-		{Name: "watch", Arity: -2, Flags: flags | AllowBusy, First: 1, Last: -1, Step: 1, Conn: watch, Group: "transactions", Since: "2.2.0", Summary: "Watch the given keys to determine execution of the MULTI/EXEC block", Complexity: "O(1) for every key."},
+		{Name: "multi", Arity: 1, Flags: flags | AllowBusy | AtOnce, Conn: multi, Group: "transactions", Since: "1.2.0", Summary: "Mark the start of a transaction block", Complexity: "O(1)"},
+		{Name: "exec", Arity: 1, Flags: NoScript | Loading | Stale | SkipSlowlog | AtOnce, Conn: exec, Group: "transactions", Since: "1.2.0", Summary: "Execute all commands issued after MULTI", Complexity: "Depends on commands in the transaction"},
+		{Name: "discard", Arity: 1, Flags: flags | AllowBusy | AtOnce, Conn: discard, Group: "transactions", Since: "2.0.0", Summary: "Discard all commands issued after MULTI", Complexity: "O(N), when N is the number of queued commands"},
+		{Name: "watch", Arity: -2, Flags: flags | AllowBusy | AtOnce, First: 1, Last: -1, Step: 1, Conn: watch, Group: "transactions", Since: "2.2.0", Summary: "Watch the given keys to determine execution of the MULTI/EXEC block", Complexity: "O(1) for every key."},
 		{Name: "unwatch", Arity: 1, Flags: flags | AllowBusy, Conn: unwatch, Group: "transactions", Since: "2.2.0", Summary: "Forget about all watched keys", Complexity: "O(1)"},
 	}
 }
@@ -276,7 +268,7 @@ func (c *Conn) runKeyless(q queued) error {
 	if q.command.Conn != nil {
 		began := c.reply.size()
 		err := c.runConn(q.command, q.args)
-		if err == nil && c.reply.size() == began && !q.command.mayBeSilent() && !c.reply.over() {
+		if err == nil && c.reply.size() == began && !q.command.has(Silent) && !c.reply.over() {
 			err = noReply(q.command)
 		}
 		return err

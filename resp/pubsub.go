@@ -149,36 +149,26 @@ func (m *message) bytes(c *Conn, kind, name string, rest ...[]byte) []byte {
 func pubSubCommands() []Command {
 	const flags = PubSub | Loading | Stale
 	return []Command{
-		{Name: "subscribe", Arity: -2, Flags: flags | NoScript, Conn: subscribe, Group: "pubsub", Since: "2.0.0", Summary: "Listen for messages published to the given channels", Complexity: "O(N) where N is the number of channels to subscribe to."},
-		{Name: "unsubscribe", Arity: -1, Flags: flags | NoScript, Conn: unsubscribe, Group: "pubsub", Since: "2.0.0", Summary: "Stop listening for messages posted to the given channels", Complexity: "O(N) where N is the number of clients already subscribed to a channel."},
-		{Name: "psubscribe", Arity: -2, Flags: flags | NoScript, Conn: psubscribe, Group: "pubsub", Since: "2.0.0", Summary: "Listen for messages published to channels matching the given patterns", Complexity: "O(N) where N is the number of patterns the client is already subscribed to."},
-		{Name: "punsubscribe", Arity: -1, Flags: flags | NoScript, Conn: punsubscribe, Group: "pubsub", Since: "2.0.0", Summary: "Stop listening for messages posted to channels matching the given patterns", Complexity: "O(N+M) where N is the number of patterns the client is already subscribed and M is the number of total patterns subscribed in the system (by any client)."},
-		{Name: "ssubscribe", Arity: -2, Flags: flags | NoScript, First: 1, Last: -1, Step: 1, Conn: ssubscribe, Group: "pubsub", Since: "7.0.0", Summary: "Listen for messages published to the given shard channels", Complexity: "O(N) where N is the number of shard channels to subscribe to."},
-		{Name: "sunsubscribe", Arity: -1, Flags: flags | NoScript, First: 1, Last: -1, Step: 1, Conn: sunsubscribe, Group: "pubsub", Since: "7.0.0", Summary: "Stop listening for messages posted to the given shard channels", Complexity: "O(N) where N is the number of clients already subscribed to a shard channel."},
-		{Name: "publish", Arity: 3, Flags: flags | Fast | MayReplicate, Conn: publish, Group: "pubsub", Since: "2.0.0", Summary: "Post a message to a channel", Complexity: "O(N+M) where N is the number of clients subscribed to the receiving channel and M is the total number of subscribed patterns (by any client)."},
+		{Name: "subscribe", Arity: -2, Flags: flags | NoScript | InPubSub, Conn: subscribe, Group: "pubsub", Since: "2.0.0", Summary: "Listen for messages published to the given channels", Complexity: "O(N) where N is the number of channels to subscribe to."},
+		{Name: "unsubscribe", Arity: -1, Flags: flags | NoScript | InPubSub, Conn: unsubscribe, Group: "pubsub", Since: "2.0.0", Summary: "Stop listening for messages posted to the given channels", Complexity: "O(N) where N is the number of clients already subscribed to a channel."},
+		{Name: "psubscribe", Arity: -2, Flags: flags | NoScript | InPubSub, Conn: psubscribe, Group: "pubsub", Since: "2.0.0", Summary: "Listen for messages published to channels matching the given patterns", Complexity: "O(N) where N is the number of patterns the client is already subscribed to."},
+		{Name: "punsubscribe", Arity: -1, Flags: flags | NoScript | InPubSub, Conn: punsubscribe, Group: "pubsub", Since: "2.0.0", Summary: "Stop listening for messages posted to channels matching the given patterns", Complexity: "O(N+M) where N is the number of patterns the client is already subscribed and M is the number of total patterns subscribed in the system (by any client)."},
+		{Name: "ssubscribe", Arity: -2, Flags: flags | NoScript | InPubSub, First: 1, Last: -1, Step: 1, Conn: ssubscribe, Group: "pubsub", Since: "7.0.0", Summary: "Listen for messages published to the given shard channels", Complexity: "O(N) where N is the number of shard channels to subscribe to."},
+		{Name: "sunsubscribe", Arity: -1, Flags: flags | NoScript | InPubSub, First: 1, Last: -1, Step: 1, Conn: sunsubscribe, Group: "pubsub", Since: "7.0.0", Summary: "Stop listening for messages posted to the given shard channels", Complexity: "O(N) where N is the number of clients already subscribed to a shard channel."},
+		{Name: "publish", Arity: 3, Flags: flags | Fast | MayReplicate | InScript, Conn: publish, Group: "pubsub", Since: "2.0.0", Summary: "Post a message to a channel", Complexity: "O(N+M) where N is the number of clients subscribed to the receiving channel and M is the total number of subscribed patterns (by any client)."},
 		{Name: "spublish", Arity: 3, Flags: flags | Fast | MayReplicate, First: 1, Last: 1, Step: 1, Conn: spublish, Group: "pubsub", Since: "7.0.0", Summary: "Post a message to a shard channel", Complexity: "O(N) where N is the number of clients subscribed to the receiving shard channel."},
 		{Name: "pubsub", Arity: -2, Group: "pubsub", Since: "2.8.0", Summary: "A container for Pub/Sub commands", Complexity: "Depends on subcommand.", Sub: []Command{
-			{Name: "channels", Arity: -2, Flags: flags, Conn: pubSubChannels},
-			{Name: "numsub", Arity: -2, Flags: flags, Conn: pubSubNumSub},
-			{Name: "numpat", Arity: 2, Flags: flags, Conn: pubSubNumPat},
-			{Name: "shardchannels", Arity: -2, Flags: flags, Conn: pubSubShardChannels},
-			{Name: "shardnumsub", Arity: -2, Flags: flags, Conn: pubSubShardNumSub},
-			{Name: "help", Arity: 2, Flags: Loading | Stale, Conn: pubSubHelp},
+			{Name: "channels", Arity: -2, Usage: "[<pattern>]", Summary: "Return the currently active channels matching a <pattern> (default: '*').", Flags: flags, Conn: pubSubChannels},
+			{Name: "numsub", Arity: -2, Usage: "[<channel> ...]", Summary: "Return the number of subscribers for the specified channels, excluding pattern subscriptions(default: no channels).", Flags: flags, Conn: pubSubNumSub},
+			{Name: "numpat", Arity: 2, Summary: "Return number of subscriptions to patterns.", Flags: flags, Conn: pubSubNumPat},
+			{Name: "shardchannels", Arity: -2, Usage: "[<pattern>]", Summary: "Return the currently active shard level channels matching a <pattern> (default: '*').", Flags: flags, Conn: pubSubShardChannels},
+			{Name: "shardnumsub", Arity: -2, Usage: "[<shardchannel> ...]", Summary: "Return the number of subscribers for the specified shard level channel(s)", Flags: flags, Conn: pubSubShardNumSub},
 		}},
 	}
 }
 
 // inPubSub reports whether a connection listens to something.
 func (c *Conn) inPubSub() bool { return c.subs.count.Load() > 0 }
-
-// inPubSub reports whether a RESP2 connection that listens may call a command.
-func (c *Command) inPubSub() bool {
-	switch c.Name {
-	case "subscribe", "unsubscribe", "psubscribe", "punsubscribe", "ssubscribe", "sunsubscribe", "ping", "quit", "reset":
-		return true
-	}
-	return false
-}
 
 // leavePubSub ends every subscription without a word.
 func (c *Conn) leavePubSub() {
@@ -418,21 +408,5 @@ func pubSubNumPat(c *Conn, args [][]byte) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c.reply.Int(int64(len(p.patterns)))
-	return nil
-}
-
-func pubSubHelp(c *Conn, args [][]byte) error {
-	c.reply.help("PUBSUB",
-		"CHANNELS [<pattern>]",
-		"    Return the currently active channels matching a <pattern> (default: '*').",
-		"NUMPAT",
-		"    Return number of subscriptions to patterns.",
-		"NUMSUB [<channel> ...]",
-		"    Return the number of subscribers for the specified channels, excluding",
-		"    pattern subscriptions(default: no channels).",
-		"SHARDCHANNELS [<pattern>]",
-		"    Return the currently active shard level channels matching a <pattern> (default: '*').",
-		"SHARDNUMSUB [<shardchannel> ...]",
-		"    Return the number of subscribers for the specified shard level channel(s)")
 	return nil
 }

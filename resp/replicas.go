@@ -37,7 +37,7 @@ func replicationCommands() []Command {
 		{Name: "replicaof", Arity: 3, Flags: admin | NoAsyncLoading, Conn: replicaOf, Group: "server", Since: "5.0.0", Summary: "Refused: CLUSTER REPLICATE takes its place", Complexity: "O(1)"},
 		{Name: "slaveof", Arity: 3, Flags: admin | NoAsyncLoading, Conn: replicaOf, Group: "server", Since: "1.0.0", Summary: "Refused: CLUSTER REPLICATE takes its place", Complexity: "O(1)"},
 		{Name: "failover", Arity: -1, Flags: admin, Conn: failover, Group: "server", Since: "6.2.0", Summary: "Refused: CLUSTER FAILOVER takes its place", Complexity: "O(1)"},
-		{Name: "replconf", Arity: -1, Flags: admin | Loading | AllowBusy, Conn: replConf, Group: "server", Since: "3.0.0", Summary: "What a tool that is about to ask for all data can take", Complexity: "O(1)"},
+		{Name: "replconf", Arity: -1, Flags: admin | Loading | AllowBusy | Silent, Conn: replConf, Group: "server", Since: "3.0.0", Summary: "What a tool that is about to ask for all data can take", Complexity: "O(1)"},
 		{Name: "sync", Arity: 1, Flags: AdminFlag | NoScript | NoAsyncLoading | NoMulti, Conn: syncData, Group: "server", Since: "1.0.0", Summary: "Send all keys of this node as an RDB file, and close the connection", Complexity: "O(N) where N is the number of keys"},
 		{Name: "psync", Arity: -3, Flags: AdminFlag | NoScript | NoAsyncLoading | NoMulti, Conn: pSync, Group: "server", Since: "2.8.0", Summary: "Send all keys of this node as an RDB file, and close the connection", Complexity: "O(N) where N is the number of keys"},
 		{Name: "wait", Arity: 3, Flags: NoScript, Conn: wait, Group: "generic", Since: "3.0.0", Summary: "Wait until replicas have what this connection has written", Complexity: "O(1)"},

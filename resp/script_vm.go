@@ -501,7 +501,7 @@ func (r *scriptRun) command(args [][]byte) ([]byte, error) {
 		return nil, Error("ERR Unknown Redis command called from script")
 	case err != nil:
 		return nil, err
-	case command.has(NoScript) || command.Run == nil && !scriptMayCall(command):
+	case command.has(NoScript) || command.Run == nil && !command.has(InScript):
 		return nil, Error("ERR This Redis command is not allowed from script")
 	case r.readOnly && command.Flags&(Write|MayReplicate) != 0:
 		return nil, Error("ERR Write commands are not allowed from read-only scripts.")
@@ -551,16 +551,6 @@ func (r *scriptRun) command(args [][]byte) ([]byte, error) {
 }
 
 const errReplyForScript Error = "ERR the reply of a command is too large for a script"
-
-// scriptMayCall reports whether a command without keys may run while the slot's
-// lock is held: those that wait or look at other slots may not.
-func scriptMayCall(c *Command) bool {
-	switch c.fullName() {
-	case "time", "ping", "echo", "publish", "select", "lolwut":
-		return true
-	}
-	return false
-}
 
 // publish publishes a message, unless this run repeats one that has done so.
 func (r *scriptRun) publish(command *Command, args [][]byte) ([]byte, error) {

@@ -72,19 +72,10 @@ func (l *slowLog) newest(n int) []slowEntry {
 func slowLogCommand() Command {
 	const flags = AdminFlag | Loading | Stale
 	return Command{Name: "slowlog", Arity: -2, Group: "server", Since: "2.2.12", Summary: "Look at the commands that took long", Complexity: "Depends on subcommand.", Sub: []Command{
-		{Name: "get", Arity: -2, Flags: flags, Conn: slowLogGet},
-		{Name: "help", Arity: 2, Flags: Loading | Stale, Conn: slowLogHelp},
-		{Name: "len", Arity: 2, Flags: flags, Conn: slowLogLen},
-		{Name: "reset", Arity: 2, Flags: flags, Conn: slowLogReset},
+		{Name: "get", Arity: -2, Usage: "[<count>]", Summary: "The newest commands that took long: id, time, microseconds, arguments, address and name of the client.", Flags: flags, Conn: slowLogGet},
+		{Name: "len", Arity: 2, Summary: "How many are kept.", Flags: flags, Conn: slowLogLen},
+		{Name: "reset", Arity: 2, Summary: "Forget them.", Flags: flags, Conn: slowLogReset},
 	}}
-}
-
-func slowLogHelp(c *Conn, args [][]byte) error {
-	c.reply.help("SLOWLOG",
-		"GET [<count>]", "    The newest commands that took long: id, time, microseconds, arguments, address and name of the client.",
-		"LEN", "    How many are kept.",
-		"RESET", "    Forget them.")
-	return nil
 }
 
 func slowLogGet(c *Conn, args [][]byte) error {

@@ -5,7 +5,7 @@ import "slices"
 // Commands is the table of what a server knows by default, a copy to change at
 // will.
 func Commands() []Command {
-	return slices.Concat(
+	return withFacts(slices.Concat(
 		stringCommands(),
 		bitmapCommands(),
 		keyCommands(),
@@ -21,5 +21,5 @@ func Commands() []Command {
 		replicationCommands(),
 		pubSubCommands(),
 		scriptCommands(),
-	)
+	))
 }
