@@ -13,6 +13,7 @@ import (
 // A name that one node announces all others show, and send clients to if that is
 // wanted, as redis-server 7.0 does.
 func TestHostnamesAndEndpoints(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFronts(t)
 		seeds := []string{"a:1", "b:1"}
@@ -66,6 +67,7 @@ func TestRedirectToIPv6(t *testing.T) {
 
 // The id of a shard stays while its primary changes, and all members have the same.
 func TestMyShardID(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := replicated(t, 2, slotmesh.Config{})
 		ids := map[string]int{}

@@ -16,6 +16,7 @@ import (
 // With timeout a client that does nothing is closed; one that listens, waits, or is
 // sending something is not, as in Redis.
 func TestIdleClientsAreClosed(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFronts(t)
 		f.start(slotmesh.Config{})
@@ -53,6 +54,7 @@ func TestIdleClientsAreClosed(t *testing.T) {
 
 // Who logs out by RESET has as long to log in again as at first.
 func TestResetLeavesNobodyThere(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFronts(t)
 		f.start(slotmesh.Config{})
