@@ -36,6 +36,7 @@ const (
 	mutReplyLease     // the lease is checked before the run, not at reply time
 	mutStopLeases     // a stopped voter still leases
 	mutRecordNoRepeat // RECORD is not repeated to a voter that is behind
+	mutOneLease       // a voter remembers one lease of a shard
 
 	// Hand-over: D5.
 	mutMoveNoStage   // MOVE before the target has the stage
@@ -45,6 +46,7 @@ const (
 	mutLateSlot      // a slot learnt late is served at once
 	mutStageDropped  // the stage is dropped on a newer epoch of the source
 	mutMoveAnyBefore // a MOVE below what is accepted is accepted
+	mutForceGives    // a winner by FORCE gives slots away before it may serve
 
 	// Voters: D11, D12.
 	mutStartBare       // START without records
@@ -71,18 +73,26 @@ const (
 	mutAnyIncarnation  // the incarnation is left out of who is in sync
 	mutNoInSync        // no in-sync check
 	mutConsentNotFinal // who has consented acknowledges on
-	mutGrowEarly       // the in-sync set grows before it is waited for
+	mutGrowEarly       // a member is proposed at once, and waited for only when it is in sync
 	mutShrinkEarly     // it is not waited for the smaller set to be accepted
 	mutJoinBehind      // a member is proposed before it has caught up
 	mutInheritedShown  // what was inherited counts as acknowledged
 	mutEmptyStands     // a replica without a copy stands
 	mutNoRank          // all members stand at once
+	mutMayGo           // a replica goes to another primary though nobody else can take its own's place
 	mutStandAnyBeat    // any heartbeat of the primary keeps members from standing
 	mutOldRecord       // an older record takes the place of a newer one
 	mutAckOld          // a member acknowledges entries older than its promise
 	mutAskingPaused    // who is handing over lets ASKING into the slots that it imports
 	mutStandsStill     // a member that is heard and gets no further with the log stays in sync
 	mutStuckBack       // one that has stood still is waited for again before it has caught up
+
+	// The drivers of the log.
+	mutCopyDeposed  // a primary sends the end of a copy though its reign is over
+	mutEndUnchecked // a copy takes the place of the old whatever its end says
+	mutPastKept     // a store that is half a copy keeps its history
+	mutTailKept     // a replica with entries that nobody else has goes on with the others
+	mutHaveOld      // what replicas have said in an older epoch counts for WAIT
 
 	// Failure.
 	mutFailAlone  // one voter's word is enough for FAIL
@@ -97,11 +107,12 @@ var mutantNames = [numMutants]string{
 	"grant-unsaved", "two-grants", "quorum-low", "old-entry", "mixed-versions", "implicit-voters",
 	"no-lease-wait", "same-any-epoch", "open-unnamed", "no-repair", "no-record",
 	"no-behind", "new-no-stand", "serve-restart", "active-only", "no-start-wait", "force-no-wait",
-	"lease-any", "lease-full", "lease-old-epoch", "reply-epoch", "reply-lease", "stop-leases", "record-no-repeat",
-	"move-no-stage", "move-unopened", "move-below", "thaw-late", "late-slot", "stage-dropped", "move-any-before",
+	"lease-any", "lease-full", "lease-old-epoch", "reply-epoch", "reply-lease", "stop-leases", "record-no-repeat", "one-lease",
+	"move-no-stage", "move-unopened", "move-below", "thaw-late", "late-slot", "stage-dropped", "move-any-before", "force-gives",
 	"start-bare", "start-saved-votes", "start-other-id", "count-inactive", "no-hand-out", "voters-follow", "forced-ignored",
 	"addr-version", "form-early", "form-merge", "form-no-lease", "form-serves-on", "form-push", "no-cluster-id", "reply-early", "reset-early", "take-alive",
-	"any-incarnation", "no-in-sync", "consent-not-final", "grow-early", "shrink-early", "join-behind", "inherited-shown", "empty-stands", "no-rank", "stand-any-beat", "old-record", "ack-old", "asking-paused", "stands-still", "stuck-back",
+	"any-incarnation", "no-in-sync", "consent-not-final", "grow-early", "shrink-early", "join-behind", "inherited-shown", "empty-stands", "no-rank", "may-go", "stand-any-beat", "old-record", "ack-old", "asking-paused", "stands-still", "stuck-back",
+	"copy-deposed", "end-unchecked", "past-kept", "tail-kept", "have-old",
 	"fail-alone", "late-blames",
 }
 

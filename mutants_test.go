@@ -4,9 +4,12 @@ package slotmesh
 
 import (
 	"bufio"
+	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"runtime"
 	"slices"
 	"strconv"
@@ -76,6 +79,11 @@ func findMutant(t *testing.T, m mutant, was finding) (finding, bool) {
 	planted = m
 	defer func() { planted = 0 }()
 
+	if test := driverTests[m]; test != "" {
+		f, ok := findByTest(t, m, test)
+		t.Logf("%v  (%.1f s)", f, time.Since(began).Seconds())
+		return f, ok
+	}
 	how, seeds, run := "sim", *mutantSeeds, mutantWorld
 	if s := scheduleFor(m); s != nil {
 		how, seeds, run = s.name, mutantScheduleSeeds, s.world
@@ -94,6 +102,45 @@ func findMutant(t *testing.T, m mutant, was finding) (finding, bool) {
 	}
 	f := findingOf(m, how, seed, w)
 	t.Logf("%v  (%.1f s)", f, time.Since(began).Seconds())
+	return f, true
+}
+
+// driverTests are the tests that find the bugs that only the real drivers can have. Each
+// runs in a process of its own, in which the bug is planted from the start.
+var driverTests = map[mutant]string{
+	mutCopyDeposed:  "TestADeposedPrimarySendsNoEndOfACopy",
+	mutEndUnchecked: "TestACopyIsCheckedBeforeItTakesThePlaceOfTheOld",
+	mutPastKept:     "TestAReplicaThatLeadsWithHalfACopyIsCopied",
+	mutTailKept:     "TestAPrimaryThatWasCutOffDropsItsTailAndSaysSo",
+	mutHaveOld:      "TestAcknowledgementsOfAnOlderEpochDoNotCount",
+}
+
+func init() {
+	flag.Func("mutants.plant", "plant the mutant of this name from the start", func(name string) error {
+		i := slices.Index(mutantNames[:], name)
+		if i < 0 {
+			return fmt.Errorf("no mutant has the name %q", name)
+		}
+		planted = mutant(i)
+		return nil
+	})
+}
+
+const mutantTestLimit = time.Minute // that the test of a driver has to find a mutant
+
+// findByTest runs a test that has to fail: that it ends in time, and fails by itself,
+// is seen in what it prints.
+func findByTest(t *testing.T, m mutant, test string) (finding, bool) {
+	t.Helper()
+	f := finding{name: m.String(), how: test, invariant: "test"}
+	ctx, cancel := context.WithTimeout(t.Context(), mutantTestLimit)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, os.Args[0], "-test.run", "^"+test+"$", "-mutants.plant", m.String()).CombinedOutput()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || !strings.Contains(string(out), "--- FAIL: "+test) {
+		t.Logf("%s: %v, %s", test, err, out)
+		return f, false
+	}
 	return f, true
 }
 
