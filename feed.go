@@ -99,10 +99,7 @@ func (r *replication) attach(f *feed, q *syncAsk, cluster uint64) (*logFrom, err
 	r.keep()
 	l := &logFrom{epoch: r.log.epoch, past: append(history(nil), r.log.past...)}
 	from, drop, shared := r.log.resume(q.past, q.end)
-	if shared && q.whole {
-		l.dropped = drop
-	}
-	if l.all = !q.whole || !shared || drop > 0 || from < r.back.base; l.all {
+	if l.all = !q.whole || !shared || drop > 0 && !mutated(mutTailKept) || from < r.back.base; l.all {
 		from = r.log.end
 	}
 	l.from, f.sent, f.epoch = from, from, l.epoch

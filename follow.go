@@ -251,8 +251,8 @@ func (f *following) begin(l *logFrom) error {
 	f.epoch, f.past = l.epoch, l.past
 	switch {
 	case l.all && f.side == nil:
-		if l.dropped > 0 {
-			f.r.n.emit(Event{Kind: EventCut, Node: f.r.n.ID(), From: f.primary, Shard: f.shard, Number: l.dropped,
+		if n := f.r.tail(l); n > 0 {
+			f.r.n.emit(Event{Kind: EventCut, Node: f.r.n.ID(), From: f.primary, Shard: f.shard, Number: n,
 				Text: "writes that no other member has are dropped: this node has led on its own"})
 		}
 		f.link.Store(uint32(LinkSync))
@@ -277,7 +277,7 @@ func (f *following) resume(l *logFrom) error {
 		return errNotFollowing // what it has is not what it has asked with
 	}
 	f.r.keep()
-	f.r.log.take(l.past.upTo(l.from), l.from)
+	f.r.take(l.past.upTo(l.from), l.from)
 	return nil
 }
 
@@ -395,7 +395,8 @@ func (f *following) enter(raw logEntry) bool {
 func (f *following) broken(err error) {
 	f.r.n.cfg.Logger.Error("the store does not take what the primary has sent: everything is copied anew", "error", err)
 	f.r.mu.Lock()
-	f.r.log.past = nil // it counts the entry
+	f.r.forget() // it counts the entry
+	f.r.lost = logTail{}
 	f.r.mu.Unlock()
 	_ = f.r.n.settled(f.ctx, func(s *state, now time.Duration) output { return s.storeIs(now, s.newStore(), false) })
 }
@@ -535,7 +536,7 @@ func (f *following) replace() error {
 	ours := f.r.following == f && !f.spoiled
 	if ours {
 		f.r.keep()
-		f.r.log.take(f.past.upTo(side.end), side.end)
+		f.r.take(f.past.upTo(side.end), side.end)
 		f.r.back.reset(side.end)
 	}
 	f.r.mu.Unlock()

@@ -113,23 +113,21 @@ func decodeSyncAsk(payload []byte) (*syncAsk, error) {
 
 // logFrom says what the entries that follow are.
 type logFrom struct {
-	epoch   Epoch  // of the primary
-	all     bool   // everything is copied
-	from    uint64 // the entries are those after this offset
-	dropped uint64 // entries of the replica's own that are in no other log
-	past    history
+	epoch Epoch  // of the primary
+	all   bool   // everything is copied
+	from  uint64 // the entries are those after this offset
+	past  history
 }
 
 func (l *logFrom) append(b []byte) []byte {
 	b = append(appendEpoch(b, l.epoch), boolByte(l.all))
 	b = binary.AppendUvarint(b, l.from)
-	b = binary.AppendUvarint(b, l.dropped)
 	return appendHistory(b, l.past)
 }
 
 func decodeLogFrom(payload []byte) (*logFrom, error) {
 	r := bulkReader{b: payload}
-	l := &logFrom{epoch: r.epoch(), all: r.bool(), from: r.uint(), dropped: r.uint(), past: r.history()}
+	l := &logFrom{epoch: r.epoch(), all: r.bool(), from: r.uint(), past: r.history()}
 	return l, r.done()
 }
 

@@ -21,7 +21,7 @@ func TestFramesOfTheLogComeBackAsTheyWere(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, ask, gotAsk)
 
-	from := &logFrom{epoch: Epoch{9, true, NodeID{4}}, all: true, from: 1 << 40, dropped: 5, past: someHistory()}
+	from := &logFrom{epoch: Epoch{9, true, NodeID{4}}, all: true, from: 1 << 40, past: someHistory()}
 	gotFrom, err := decodeLogFrom(from.append(nil))
 	require.NoError(t, err)
 	require.Equal(t, from, gotFrom)

@@ -31,6 +31,8 @@ type replication struct {
 	mu        sync.Mutex // guards what follows
 	shard     ShardID
 	log       shardLog
+	lost      logTail // the log of before it was forgotten, of which some may have to be told
+	cut       logTail // the log of which the end was told last to be in no other
 	back      backlog
 	reign     uint64 // raised when this node begins or ends to lead
 	waiters   []*logWaiter
@@ -45,6 +47,13 @@ type coreFacts struct {
 	promise Epoch
 	store   uint64
 	whole   bool // the store holds all data of the shard, as of some moment
+}
+
+// logTail is a log that this node has had of its shard, in an incarnation of its store.
+type logTail struct {
+	store uint64
+	past  history
+	end   uint64
 }
 
 // logMark is a point in the log of one reign. The zero mark is before all.
@@ -126,7 +135,8 @@ func (r *replication) carryOut(s *state) {
 	r.version = role.version
 	r.mu.Lock()
 	if r.shard != role.shard {
-		r.shard, r.log = role.shard, shardLog{}
+		r.dropFeeds() // they are sent another shard's log
+		r.shard, r.log, r.lost, r.cut = role.shard, shardLog{}, logTail{}, logTail{}
 		r.back.reset(0)
 		r.keeping.Store(false)
 	}
@@ -140,6 +150,8 @@ func (r *replication) carryOut(s *state) {
 	case !r.log.leads(role.lead):
 		r.log.lead(role.lead)
 		r.reign++
+		r.lost = logTail{} // it is the shard's
+		r.unhear()
 	}
 	r.log.waitFor(role.waits)
 	r.told = map[incarnate]bool{}
@@ -221,8 +233,7 @@ func (r *replication) append(e logEntry) logMark {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.log.epoch == (Epoch{}) {
-		r.log.past = nil // whoever follows this node has to copy what is there, and so has this node
-		r.back.reset(r.log.end)
+		r.forget() // whoever follows this node has to copy what is there, and so has this node
 		if r.following != nil {
 			r.following.spoiled = true
 			r.following.hangUp()
@@ -239,6 +250,51 @@ func (r *replication) append(e logEntry) logMark {
 		f.wakeIdle()
 	}
 	return m
+}
+
+// forget makes this node's log one that shares nothing with any other. The caller
+// holds mu.
+func (r *replication) forget() {
+	if len(r.log.past) > 0 {
+		r.lost = logTail{r.facts.Load().store, r.log.past, r.log.end}
+	}
+	r.log.past = nil
+	r.back.reset(r.log.end)
+}
+
+// take makes this node's log what its primary has sent. The caller holds mu.
+func (r *replication) take(past history, end uint64) {
+	r.log.take(past, end)
+	r.lost = logTail{}
+}
+
+// tail counts the entries that this node alone has, and drops for what its primary
+// sends, whose log is l. It counts each once, however often the copy of everything is
+// begun; those that it has forgotten itself, for a change that no log knows, too.
+func (r *replication) tail(l *logFrom) uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	had := r.lost
+	if len(r.log.past) > 0 {
+		had = logTail{r.facts.Load().store, r.log.past, r.log.end}
+	}
+	at, shared := l.past.shared(l.from, had.past, had.end)
+	if !shared || !r.facts.Load().whole || had.store == r.cut.store && had.end == r.cut.end {
+		return 0
+	}
+	r.cut = logTail{store: had.store, end: had.end}
+	return had.end - at
+}
+
+// unhear forgets what replicas have said in an epoch that is over. The caller holds
+// mu.
+func (r *replication) unhear() {
+	if mutated(mutHaveOld) {
+		return
+	}
+	for _, f := range r.feeds {
+		f.acked, f.has = 0, false
+	}
 }
 
 // keep begins to keep entries. The caller holds mu.
@@ -383,8 +439,8 @@ func (r *replication) awaitHeld(ctx context.Context, m logMark, n, inSync int, l
 	})
 }
 
-// have counts the replicas that are attached and have the log up to an offset. The
-// caller holds mu.
+// have counts the replicas that are attached and have the log up to an offset, as they
+// have said in this epoch. The caller holds mu.
 func (r *replication) have(offset uint64) int {
 	n := 0
 	for _, f := range r.feeds {
