@@ -184,18 +184,6 @@ func (l *shardLog) progress() logProgress {
 	return p
 }
 
-// have counts the members, of those that are heard of at all, that have the log up
-// to an offset.
-func (l *shardLog) have(offset uint64) int {
-	n := 0
-	for _, at := range l.acks {
-		if at >= offset {
-			n++
-		}
-	}
-	return n
-}
-
 // resume is from which offset on a member with another log is to be sent entries,
 // and how many of its own it has to drop first; ok is false where it has to copy
 // everything.

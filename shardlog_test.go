@@ -278,19 +278,6 @@ func TestLogTakesWhatItIsSent(t *testing.T) {
 	require.Equal(t, logPosition{logE(2), 5}, l.position())
 }
 
-// Members that count for AckReplicas.
-func TestHowManyHaveAnEntry(t *testing.T) {
-	t.Parallel()
-	l := leadLog(logB)
-	require.Zero(t, l.have(5))
-	l.acked(logB, 5)
-	l.acked(logC, 4)
-	require.Equal(t, 1, l.have(5))
-	require.Equal(t, 2, l.have(4))
-	l.append()
-	require.Zero(t, l.have(6))
-}
-
 // Offsets compare within one epoch only.
 func TestOrderOfPositions(t *testing.T) {
 	t.Parallel()

@@ -356,6 +356,35 @@ func TestATailIsToldOnce(t *testing.T) {
 	}
 }
 
+// What a replica has acknowledged counts in the epoch in which it has said so: another
+// primary's replica it may have been meanwhile, and have dropped it.
+func TestAcknowledgementsOfAnOlderEpochDoNotCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes, f := formShardOn(t, 3, Config{})
+		a, b, c := nodes[0], nodes[1], nodes[2]
+		require.NoError(t, a.Admin().BumpEpoch(t.Context())) // once the voters vote
+		require.NoError(t, put(a, "x", "1"))
+		level(t, driverNT, nodes...)
+		end := a.repl.position().Offset
+		have := func() int {
+			a.repl.mu.Lock()
+			defer a.repl.mu.Unlock()
+			return a.repl.have(end)
+		}
+		until(t, driverNT, "both have said that they have it", func() bool { return have() == 2 })
+		f.Partition([]string{b.addr[:1]}, []string{a.addr[:1], c.addr[:1]})
+		bumped, was := make(chan error, 1), a.repl.position().Epoch
+		go func() { bumped <- a.Admin().BumpEpoch(t.Context()) }() // until all know, which the other does not
+		until(t, driverNT/4, "it has won anew", func() bool { return was.less(a.repl.position().Epoch) })
+		until(t, driverNT/4, "the one that hears of the epoch says it again", func() bool { return have() > 0 })
+		time.Sleep(driverNT / 10)
+		require.Equal(t, 1, have())
+		f.Heal()
+		require.NoError(t, <-bumped)
+		until(t, 4*driverNT, "so does the other", func() bool { return have() == 2 })
+	})
+}
+
 func TestAReplicaThatWasCutOffGetsWhatItLacks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
