@@ -36,8 +36,9 @@ type feed struct {
 	wake chan struct{} // holds one token
 	buf  []byte
 
-	epoch Epoch  // as the replica was told last
-	sent  uint64 // offset of the last entry that was sent
+	epoch  Epoch    // as the replica was told last
+	sent   uint64   // offset of the last entry that was sent
+	copied *copySum // of what was sent of a copy that is not whole yet
 
 	idle    bool          // guarded by mu of replication: the sender waits for an entry
 	state   LinkState     // guarded by mu of replication, as is what follows
@@ -200,13 +201,18 @@ func (f *feed) send(ctx context.Context, start *logFrom) error {
 	}
 }
 
+// attached reports whether this node leads the log still that the replica is sent:
+// whose reign is over goes on with another one, and says nothing of this one. The
+// caller holds mu.
+func (f *feed) attached() bool { return f.r.feeds[f.id] == f && f.r.log.epoch != (Epoch{}) }
+
 // beat says that there is nothing new.
 func (f *feed) beat() error {
 	f.r.mu.Lock()
-	leads := f.r.log.epoch != (Epoch{})
+	attached := f.attached()
 	frame := logFrame{first: f.sent + 1, end: f.r.log.end, answers: f.answers}
 	f.r.mu.Unlock()
-	if !leads {
+	if !attached {
 		return errNotLeading
 	}
 	return f.write(frameLog, frame.append)
@@ -219,7 +225,7 @@ func (f *feed) sendSome() (some bool, err error) {
 	r.mu.Lock()
 	var news *logFrom
 	switch {
-	case r.log.epoch == (Epoch{}) || r.feeds[f.id] != f:
+	case !f.attached():
 		r.mu.Unlock()
 		return false, errNotLeading
 	case r.log.epoch != f.epoch:
@@ -278,6 +284,9 @@ func (f *feed) sendEntries(entries []logEntry, frame logFrame) error {
 
 func (f *feed) write(kind byte, add func([]byte) []byte) error {
 	f.buf = appendFrameOf(f.buf[:0], kind, add)
+	if f.copied != nil {
+		f.copied.add(kind, f.buf[frameHeader:])
+	}
 	_, err := f.conn.Write(f.buf)
 	if cap(f.buf) > 4*logFrameBytes {
 		f.buf = nil
@@ -292,6 +301,7 @@ func (f *feed) write(kind byte, add func([]byte) []byte) error {
 // and is made whole by those that are sent after it: ops are absolute.
 func (f *feed) copyAll(ctx context.Context) error {
 	n := f.r.n
+	f.copied = &copySum{}
 	for slot := range Slot(NumSlots) {
 		if n.engine.cell(slot) == nil && n.ownStore {
 			continue // nothing has ever been here
@@ -300,17 +310,32 @@ func (f *feed) copyAll(ctx context.Context) error {
 			return fmt.Errorf("slotmesh: slot %d: %w", slot, err)
 		}
 	}
-	if err := f.sendUpTo(ctx, f.r.end().offset); err != nil {
+	if err := f.sendUpToNow(ctx); err != nil {
 		return err
 	}
 	f.r.mu.Lock()
 	f.state = LinkUp
 	f.r.mu.Unlock()
-	return f.write(frameSyncEnd, appendNothing)
+	end := syncEnd{f.sent, *f.copied}
+	f.copied = nil
+	return f.write(frameSyncEnd, end.append)
 }
 
-// sendUpTo sends the entries up to an offset, at least.
-func (f *feed) sendUpTo(ctx context.Context, end uint64) error {
+// sendUpToNow sends the entries up to where the log ends now, at least. What was
+// read of the store before then has none that the replica has not been sent by the
+// time that it returns, if it returns no error: so it fails where this node's reign
+// has ended, after which nobody says what the store has.
+func (f *feed) sendUpToNow(ctx context.Context) error {
+	f.r.mu.Lock()
+	attached, end := f.attached(), f.r.log.end
+	f.r.mu.Unlock()
+	switch {
+	case attached:
+	case mutated(mutCopyDeposed):
+		return nil
+	default:
+		return errNotLeading
+	}
 	for f.sent < end {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -361,5 +386,5 @@ func (f *feed) sendPage(ctx context.Context, slot Slot, ops []store.Op) (total i
 		ops = ops[n:]
 		total += bytes
 	}
-	return total, f.sendUpTo(ctx, f.r.end().offset)
+	return total, f.sendUpToNow(ctx)
 }

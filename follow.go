@@ -193,6 +193,9 @@ func (f *following) read(conn net.Conn, in *bufio.Reader) error {
 }
 
 func (f *following) handle(kind byte, payload []byte) error {
+	if f.side != nil && kind != frameSyncEnd {
+		f.side.read.add(kind, payload)
+	}
 	switch kind {
 	case frameLogFrom:
 		l, err := decodeLogFrom(payload)
@@ -219,8 +222,12 @@ func (f *following) handle(kind byte, payload []byte) error {
 		}
 		return f.side.store.Apply(uint16(p.slot), p.ops)
 	case frameSyncEnd:
-		if f.side == nil {
-			return errBulk
+		e, err := decodeSyncEnd(payload)
+		if err != nil || f.side == nil {
+			return errors.Join(err, errUnasked(f.side))
+		}
+		if err := f.side.matches(e); (err != nil || len(f.partial) > 0) && !mutated(mutEndUnchecked) {
+			return errors.Join(err, errBulk)
 		}
 		return f.replace()
 	}
@@ -472,6 +479,16 @@ type sideCopy struct {
 	store *store.Memory
 	slots map[Slot]*syncSlot
 	end   uint64 // offset of the last entry
+	read  copySum
+}
+
+// matches reports why a copy is not what its sender has sent; nil: it is.
+func (s *sideCopy) matches(e *syncEnd) error {
+	if e.end != s.end || e.copySum != s.read {
+		return fmt.Errorf("slotmesh: a copy up to offset %d, of %d frames that add up to %x, expected offset %d, %d frames and %x",
+			s.end, s.read.frames, s.read.sum, e.end, e.frames, e.sum)
+	}
+	return nil
 }
 
 func (s *sideCopy) know(k *syncSlot) { s.slots[k.slot] = k }

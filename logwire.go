@@ -3,6 +3,7 @@ package slotmesh
 import (
 	"encoding/binary"
 	"fmt"
+	"hash/crc32"
 )
 
 // Frames between a replica and its primary, on a connection of their own, which
@@ -15,7 +16,8 @@ import (
 //	ACK     up to where it has  ►
 //
 // Where the replica lacks more than the primary has kept, FROM says so, and what
-// every slot holds comes among the entries: SLOT, DATA..., and END after the last.
+// every slot holds comes among the entries: SLOT, DATA..., and END after the last,
+// with what all of it adds up to: a copy that does not takes nothing's place.
 // FROM comes again when the primary has won its shard anew.
 
 // logFrameBytes is what a frame of entries has, unless one part is larger.
@@ -183,6 +185,39 @@ func decodeSyncSlot(payload []byte) (*syncSlot, error) {
 	r := bulkReader{b: payload}
 	s := &syncSlot{r.slot(), r.uint(), r.uint()}
 	return s, r.done()
+}
+
+// copySum is what a copy of everything adds up to: the frames between FROM and END,
+// in order. Both sides reckon it over what they have written, and read.
+type copySum struct {
+	frames uint64
+	sum    uint32
+}
+
+func (c *copySum) add(kind byte, payload []byte) {
+	c.frames++
+	table := crc32.MakeTable(crc32.Castagnoli)
+	c.sum = crc32.Update(crc32.Update(c.sum, table, []byte{kind}), table, payload)
+}
+
+// syncEnd says that a copy is whole: what it is a copy of, and what it adds up to.
+type syncEnd struct {
+	end uint64 // offset of the last entry
+	copySum
+}
+
+func (e *syncEnd) append(b []byte) []byte {
+	b = binary.AppendUvarint(binary.AppendUvarint(b, e.end), e.frames)
+	return binary.LittleEndian.AppendUint32(b, e.sum)
+}
+
+func decodeSyncEnd(payload []byte) (*syncEnd, error) {
+	r := bulkReader{b: payload}
+	e := &syncEnd{end: r.uint(), copySum: copySum{frames: r.uint()}}
+	var sum [4]byte
+	r.array(sum[:])
+	e.sum = binary.LittleEndian.Uint32(sum[:])
+	return e, r.done()
 }
 
 // logAck says up to where a replica has the log of an epoch; without one it is a

@@ -40,6 +40,11 @@ func TestFramesOfTheLogComeBackAsTheyWere(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, slot, gotSlot)
 
+	end := &syncEnd{1 << 40, copySum{7, 1 << 31}}
+	gotEnd, err := decodeSyncEnd(end.append(nil))
+	require.NoError(t, err)
+	require.Equal(t, end, gotEnd)
+
 	ack := &logAck{Epoch{1, false, NodeID{2}}, 3, 4, 1 << 40}
 	gotAck, err := decodeLogAck(ack.append(nil))
 	require.NoError(t, err)
@@ -119,8 +124,9 @@ func FuzzLogFrames(f *testing.F) {
 	f.Add(byte(2), (&logFrame{1, 2, 3, [][]byte{own.first, ops.first}}).append(nil))
 	f.Add(byte(3), (&syncSlot{1, 2, 3}).append(nil))
 	f.Add(byte(4), (&logAck{offset: 1}).append(nil))
-	f.Add(byte(5), ops.first)
-	f.Add(byte(5), []byte("\x010\x00")) // of no changes: nobody writes it
+	f.Add(byte(5), (&syncEnd{1, copySum{2, 3}}).append(nil))
+	f.Add(byte(6), ops.first)
+	f.Add(byte(6), []byte("\x010\x00")) // of no changes: nobody writes it
 	f.Fuzz(func(t *testing.T, kind byte, b []byte) {
 		type frame interface{ append([]byte) []byte }
 		again := func(v frame, err error) {
@@ -128,7 +134,7 @@ func FuzzLogFrames(f *testing.F) {
 				t.Errorf("%v of %x is written as %x", reflect.TypeOf(v), b, v.append(nil))
 			}
 		}
-		switch kind % 6 {
+		switch kind % 7 {
 		case 0:
 			v, err := decodeSyncAsk(b)
 			again(v, err)
@@ -143,6 +149,9 @@ func FuzzLogFrames(f *testing.F) {
 			again(v, err)
 		case 4:
 			v, err := decodeLogAck(b)
+			again(v, err)
+		case 5:
+			v, err := decodeSyncEnd(b)
 			again(v, err)
 		default:
 			p, err := decodePart(b)

@@ -310,6 +310,108 @@ func TestAReplicaGoesOnWithTheSameLogAlone(t *testing.T) {
 	})
 }
 
+// frames is a connection to a replica that is none: it notes which frames it is sent,
+// and calls at after some of them.
+type frames struct {
+	net.Conn
+	kinds []byte
+	at    map[int]func()
+}
+
+func (c *frames) Write(b []byte) (int, error) {
+	c.kinds = append(c.kinds, b[4])
+	if do := c.at[len(c.kinds)]; do != nil {
+		do()
+	}
+	return len(b), nil
+}
+
+func (c *frames) Close() error { return nil } // it may take its time
+
+// copiedBy makes a primary copy everything to a replica that is none.
+func copiedBy(t *testing.T, n *node, conn *frames) error {
+	t.Helper()
+	f := &feed{r: n.repl, id: NodeID{1}, conn: conn, wake: make(chan struct{}, 1)}
+	tag := clusterTag(n.who.Load())
+	l, err := n.repl.attach(f, &syncAsk{cluster: tag, shard: n.Status().Replication.Shard}, tag)
+	require.NoError(t, err)
+	require.True(t, l.all)
+	defer n.repl.detach(f)
+	return f.copyAll(t.Context())
+}
+
+// What a node holds whose reign has ended nobody says any more: it may be writes that
+// its successor has not, and what it takes from that one.
+func TestADeposedPrimarySendsNoEndOfACopy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := formShard(t, 2, Config{})
+		for i := range 20 {
+			require.NoError(t, put(nodes[0], fmt.Sprint("key", i), "1"))
+		}
+		whole := &frames{}
+		require.NoError(t, copiedBy(t, nodes[0], whole))
+		require.Equal(t, frameSyncEnd, whole.kinds[len(whole.kinds)-1])
+		for i, after := range []int{1, 2, len(whole.kinds) / 2, len(whole.kinds) - 1} {
+			p, r := nodes[i%2], nodes[1-i%2]
+			deposed := &frames{at: map[int]func(){after: func() {
+				until(t, 2*driverNT, "it takes over", func() bool { return r.Admin().Failover(t.Context(), FailoverPlain) == nil })
+				require.NoError(t, put(r, "key1", "2"))
+				level(t, driverNT, p, r)
+			}}}
+			require.ErrorIs(t, copiedBy(t, p, deposed), errNotLeading)
+			require.NotContains(t, deposed.kinds, frameSyncEnd, after)
+		}
+	})
+}
+
+// A copy that does not add up to what its sender says takes nothing's place.
+func TestACopyIsCheckedBeforeItTakesThePlaceOfTheOld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := formShard(t, 2, Config{})[1]
+		inc := b.repl.facts.Load().store
+		slot := (&syncSlot{3, 4, 5}).append(nil)
+		data := appendPiece(nil, 0, 3, []store.Op{{Code: store.OpPut, Key: "k", Value: []byte("v")}})
+		own := logFrame{first: 8, end: 8, parts: [][]byte{moveEntry(entryOwn, 3, 4).first}}
+		half := opsEntry(3, []store.Op{{Code: store.OpPut, Key: "k", Value: []byte("v")}})
+		half.first[0] |= entryMore
+		var sum copySum
+		sum.add(frameSyncSlot, slot)
+		sum.add(frameSyncData, data)
+		sum.add(frameLog, own.append(nil))
+		for name, c := range map[string]struct {
+			end  *syncEnd
+			more [][]byte // of an entry of which the rest is to come
+			want error
+		}{
+			"whole":                    {&syncEnd{8, sum}, nil, errNotFollowing},
+			"an entry less":            {&syncEnd{7, sum}, nil, nil},
+			"a frame more":             {&syncEnd{8, copySum{sum.frames + 1, sum.sum}}, nil, nil},
+			"of other bytes":           {&syncEnd{8, copySum{sum.frames, sum.sum ^ 1}}, nil, nil},
+			"in the midst of an entry": {nil, [][]byte{half.first}, errBulk},
+		} {
+			f := &following{r: b.repl, primary: NodeID{1}, ctx: t.Context(), wake: make(chan struct{}, 1)}
+			f.side = &sideCopy{store: store.NewMemory(), end: 7, slots: map[Slot]*syncSlot{}}
+			require.NoError(t, f.handle(frameSyncSlot, slot))
+			require.NoError(t, f.handle(frameSyncData, data))
+			require.NoError(t, f.handle(frameLog, own.append(nil)))
+			if c.more != nil {
+				require.NoError(t, f.handle(frameLog, (&logFrame{first: 9, end: 9, parts: c.more}).append(nil)))
+				c.end = &syncEnd{f.side.end, f.side.read}
+			}
+			err := f.handle(frameSyncEnd, c.end.append(nil))
+			require.Error(t, err, name)
+			if c.want != nil {
+				require.ErrorIs(t, err, c.want, name)
+			} else {
+				require.ErrorContains(t, err, "expected offset", name)
+			}
+			require.Equal(t, inc, b.repl.facts.Load().store, name)
+		}
+		f := &following{r: b.repl}
+		require.ErrorIs(t, f.handle(frameSyncEnd, (&syncEnd{8, sum}).append(nil)), errBulk, "nothing is copied")
+	})
+}
+
 // The end of a log that no other member has is told once, however often the copy begins
 // that takes its place, and also where a change that no log knows has come before.
 func TestATailIsToldOnce(t *testing.T) {
