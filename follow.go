@@ -529,14 +529,7 @@ func (s *sideCopy) apply(e entryPart) error {
 func (f *following) replace() error {
 	n, side := f.r.n, f.side
 	f.side = nil
-	inc := uint64(0)
-	err := n.settled(f.ctx, func(s *state, now time.Duration) output {
-		inc = s.newStore()
-		return s.storeIs(now, inc, false)
-	})
-	if err == nil {
-		err = n.kept.saveMoves() // the next start must not take what is left by then for a copy
-	}
+	inc, err := f.disown()
 	if err != nil {
 		return err
 	}
@@ -560,12 +553,58 @@ func (f *following) replace() error {
 	if !ours {
 		return errNotFollowing
 	}
-	if err := n.settled(f.ctx, func(s *state, now time.Duration) output { return s.storeIs(now, inc, true) }); err != nil {
+	whole := false
+	err = n.settled(f.ctx, func(s *state, now time.Duration) (out output) {
+		out, whole = s.hasReplaced(now, inc)
+		return out
+	})
+	switch {
+	case err != nil:
 		return err
+	case !whole:
+		return errNotFollowing
 	}
 	f.link.Store(uint32(LinkUp))
 	f.setAck(f.epoch, side.end)
 	return nil
+}
+
+// disown makes what this node holds no copy of anything, and of no log: half of it is
+// another one's before long. Whoever leads with that has to be copied.
+func (f *following) disown() (inc uint64, err error) {
+	if !f.current() {
+		return 0, errNotFollowing
+	}
+	begun := false
+	err = f.r.n.settled(f.ctx, func(s *state, now time.Duration) (out output) {
+		out, inc, begun = s.replaces(now, f.shard, f.epoch)
+		return out
+	})
+	switch {
+	case err != nil:
+		return 0, err
+	case !begun:
+		return 0, errOldEpoch
+	case !f.forget():
+		return 0, errNotFollowing
+	}
+	return inc, f.r.n.kept.saveMoves() // the next start must not take what is left by then for a copy
+}
+
+// forget makes this node's log one that shares nothing with any other, if it still
+// follows.
+func (f *following) forget() bool {
+	r := f.r
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.following != f {
+		return false
+	}
+	if !mutated(mutPastKept) {
+		r.forget()
+		r.lost = logTail{} // that has been told when the copy began
+	}
+	return true
 }
 
 func (f *following) replaceSlot(slot Slot, side *sideCopy) error {

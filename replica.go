@@ -281,12 +281,18 @@ func (s *state) onInSync(p *peer, m *inSyncMsg) {
 	}
 }
 
+// mayTake reports whether what a primary of a shard has sent in an epoch is for this
+// node: it leads nothing, and has promised itself to nobody newer.
+func (s *state) mayTake(shard ShardID, e Epoch) bool {
+	return s.lead == nil && shard == s.self.Shard && (!e.less(s.promise) || mutated(mutAckOld))
+}
+
 // takes reports whether this node may take entries of its shard's log that were
 // appended in an epoch, and promises to take nothing older from then on. What it
 // acknowledges waits for the save.
 func (s *state) takes(now time.Duration, shard ShardID, e Epoch) (output, bool) {
 	s.begin(now)
-	ok := s.lead == nil && shard == s.self.Shard && (!e.less(s.promise) || mutated(mutAckOld))
+	ok := s.mayTake(shard, e)
 	if ok && s.promise.less(e) {
 		s.promise = e
 		s.mark(cellKey{kind: cellNode})
@@ -314,6 +320,27 @@ func (s *state) storeIs(now time.Duration, incarnation uint64, holdsCopy bool) o
 	}
 	s.changeFacts(func(e *peerEntry) { e.Store = incarnation })
 	return s.end()
+}
+
+// replaces says that a copy of the shard's data, as of an epoch, is about to take the
+// place of what this node's store holds. From then on it is another member, inc, and
+// without a copy; ok is false where it has promised itself to another primary, or
+// leads: then all stays.
+func (s *state) replaces(now time.Duration, shard ShardID, e Epoch) (out output, inc uint64, ok bool) {
+	if !s.mayTake(shard, e) {
+		return output{}, 0, false
+	}
+	inc = s.newStore()
+	return s.storeIs(now, inc, false), inc, true
+}
+
+// hasReplaced says that the copy has taken the place of the old; ok is false where
+// the store is to be another one by now.
+func (s *state) hasReplaced(now time.Duration, inc uint64) (out output, ok bool) {
+	if s.self.Store != inc {
+		return output{}, false
+	}
+	return s.storeIs(now, inc, true), true
 }
 
 // newStore is a fresh incarnation: what the store holds is not what its node has

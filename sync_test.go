@@ -6,8 +6,10 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -409,6 +411,81 @@ func TestACopyIsCheckedBeforeItTakesThePlaceOfTheOld(t *testing.T) {
 		}
 		f := &following{r: b.repl}
 		require.ErrorIs(t, f.handle(frameSyncEnd, (&syncEnd{8, sum}).append(nil)), errBulk, "nothing is copied")
+	})
+}
+
+// dropping is a store of which a test sees the slots go.
+type dropping struct {
+	*store.Memory
+	seen atomic.Pointer[func(slot uint16)]
+}
+
+func (s *dropping) Drop(slot uint16) error {
+	if seen := s.seen.Load(); seen != nil {
+		(*seen)(slot)
+	}
+	return s.Memory.Drop(slot)
+}
+
+// Whoever leads with a copy that has taken the place of half of what it had has no
+// other member's log: nobody goes on with its own there.
+func TestAReplicaThatLeadsWithHalfACopyIsCopied(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, seeds := newFaults(t), []string{"a:1", "b:1", "c:1"}
+		var nodes []*node
+		stores := map[*node]*dropping{}
+		for i, at := range seeds {
+			s := &dropping{Memory: store.NewMemory()}
+			n := startNode(t, Config{Addr: at, Seeds: seeds, Primaries: 1, Replicas: 2, NodeTimeout: driverNT, Backlog: 4 << 10,
+				Transport: f.Node(seeds[i][:1]), Store: s})
+			nodes, stores[n] = append(nodes, n), s
+		}
+		for i, n := range nodes {
+			isReady(t, n)
+			if own := n.Table().Slots(n.ID()); !own.Empty() {
+				nodes[0], nodes[i] = nodes[i], nodes[0]
+			}
+		}
+		p, r, other := nodes[0], nodes[1], nodes[2]
+		side := func(n *node) string { return n.addr[:1] }
+		for i := range 300 {
+			require.NoError(t, put(p, fmt.Sprint("key", i), "old"))
+		}
+		level(t, driverNT, nodes...)
+
+		// Both replicas are where they were, and lack more than is kept.
+		f.Partition([]string{side(p)}, []string{side(r)}, []string{side(other)})
+		for i := range 300 {
+			require.NoError(t, put(p, fmt.Sprint("key", i), "new"))
+		}
+		for _, n := range nodes[1:] {
+			f.Reset(side(p), side(n))
+		}
+		taken, drops := make(chan struct{}), 0
+		seen := func(uint16) {
+			if drops++; drops != NumSlots/2 {
+				return
+			}
+			go func() {
+				defer close(taken)
+				if err := r.Admin().Takeover(t.Context()); err != nil {
+					t.Errorf("TAKEOVER: %v", err)
+				}
+			}()
+			for following := true; following; runtime.Gosched() { // under the slot's lock no time may pass
+				r.repl.mu.Lock()
+				following = r.repl.following != nil
+				r.repl.mu.Unlock()
+			}
+		}
+		stores[r].seen.Store(&seen)
+		f.Partition([]string{side(p), side(r)}, []string{side(other)})
+		<-taken
+		stores[r].seen.Store(nil)
+		require.Equal(t, NumSlots/2, drops, "it has gone on with the copy")
+		f.Heal()
+		require.Equal(t, r, leaderOf(t, 4*driverNT, r))
+		level(t, 4*driverNT, nodes...)
 	})
 }
 
