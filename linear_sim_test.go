@@ -2,6 +2,7 @@ package slotmesh
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -56,11 +57,13 @@ func (c *simCalls) name(v *simWrite) string {
 type simWrong uint8
 
 const (
-	_           simWrong = iota
-	wrongEarly           // a write is acknowledged before the replicas have it
-	wrongLease           // requests are answered though the lease is over
-	wrongResume          // a replica goes on at its offset, whatever its history
-	wrongEmpty           // a primary sends a copy of nothing
+	_            simWrong = iota
+	wrongEarly            // a write is acknowledged before the replicas have it
+	wrongLease            // requests are answered though the lease is over
+	wrongResume           // a replica goes on at its offset, whatever its history
+	wrongEmpty            // a primary sends a copy of nothing
+	wrongDeposed          // one that is deposed sends the rest of a copy, as of before
+	wrongKept             // a store that is half a copy keeps its log
 )
 
 // strictLife is the life of two strict shards of three: crashes, pauses, partitions,
@@ -128,6 +131,31 @@ func TestTheSimulatorFindsWhatIsDoneWrongWithLogs(t *testing.T) {
 						t.Logf("seed %d: %s", seed, f)
 						return
 					}
+				}
+			}
+			t.Error("no seed shows it")
+		})
+	}
+}
+
+// So is what takes a chain of events of its own.
+func TestSchedulesFindWhatIsDoneWrongWithCopies(t *testing.T) {
+	for _, row := range []struct {
+		name  string
+		wrong simWrong
+		run   func(w *simWorld)
+	}{
+		{"a copy of a deposed primary", wrongDeposed, copyOfADeposed},
+		{"half a copy that keeps its log", wrongKept, leadsWithHalfACopy},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			for seed := range uint64(40) {
+				w := newSimWorld(seed)
+				w.wrong = row.wrong
+				(&schedule{run: row.run}).in(w)
+				if slices.ContainsFunc(w.fails, func(f string) bool { return strings.Contains(f, " RP4: ") }) {
+					t.Logf("seed %d: %s", seed, w.fails[0])
+					return
 				}
 			}
 			t.Error("no seed shows it")

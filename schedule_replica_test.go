@@ -249,6 +249,8 @@ func replicaSchedules() []*schedule {
 				w.fail("RP1", "%s leads, and had been lost", x.name())
 			}
 		}},
+		{"RP4: what a deposed primary sends is no copy", nil, copyOfADeposed},
+		{"RP4: nobody goes on with its own log where a store is half a copy", nil, leadsWithHalfACopy},
 		{"what an older primary has sent does not replace what a newer one has", []mutant{mutAckOld}, func(w *simWorld) {
 			_, p, rs := w.shard(1, 3, 3, 1, 5, 6)
 			r, x := rs[0], w.nodes[5]
@@ -265,6 +267,53 @@ func replicaSchedules() []*schedule {
 			w.within("RP1", "the last member that has everything serves", 4*w.nt, func() bool { return x.servesAll(slotSet(5, 6)) })
 		}},
 	}
+}
+
+// copyOfADeposed: a primary is deposed while it sends a copy, with writes at the end of
+// its log that its successor has not got. Whoever copies hears of the successor late.
+func copyOfADeposed(w *simWorld) {
+	_, p, rs := w.shard(0, 3, 3, 1, 5, 6)
+	r, x := rs[0], w.nodes[5]
+	asked, begin := w.holdLog(func(from, to *simNode, what any) bool { return from == x && to == p && asksLog(what) })
+	w.replicate(x, p.core.id)
+	w.await("it asks", w.nt, func() bool { return len(*asked) > 0 })
+	hot := w.ledger.hot
+	w.ledger.hot = []Slot{NumSlots - 1}
+	w.await("its replica has everything", w.nt, func() bool { return r.replica.log.end == p.replica.log.end })
+	w.pass(5 * time.Millisecond)
+	heals := w.lose(func(_ *simFlight, to *simNode) bool { return to == x })
+	begin()
+	w.pass(3 * time.Millisecond)
+	follows := w.loseLog(func(_, to *simNode, what any) bool { return to == r && answersLog(what) })
+	w.ledger.hot = hot
+	w.pass(10 * time.Millisecond) // a tail
+	w.takeOver(r)
+	w.pass(w.nt / 8)
+	follows()
+	heals()
+	w.pass(2 * w.nt)
+}
+
+// leadsWithHalfACopy: a replica takes over while a copy takes the place of what it has,
+// and another one is where it was before.
+func leadsWithHalfACopy(w *simWorld) {
+	_, p, rs := w.shard(0, 3, 3, 2, 5, 6)
+	w.faults.backlog = 8
+	stays := w.loseLog(func(_, to *simNode, what any) bool { return slices.Contains(rs, to) && answersLog(what) })
+	w.pass(10 * time.Millisecond) // what was on its way has come
+	r, x := rs[0], rs[1]
+	if r.replica.log.end < x.replica.log.end {
+		r, x = x, r
+	}
+	w.await("they lack more than is kept", 2*w.nt, func() bool { return p.replica.log.end-uint64(len(p.replica.entries)) > r.replica.log.end })
+	w.loseLog(func(_, to *simNode, what any) bool {
+		return to == x && answersLog(what) && w.nodeOf(what.(*simPull).primary) == p
+	})
+	stays()
+	w.await("a copy takes the place of what it has", 2*w.nt, func() bool { return r.replica.copying != nil })
+	w.takeOver(r)
+	w.serves(r, 5, 6)
+	w.pass(w.nt)
 }
 
 // lostMember makes a strict shard of three, of which the primary loses the last

@@ -26,7 +26,13 @@ func (s *schedule) world(seed uint64) *simWorld { return s.traced(seed, nil) }
 
 func (s *schedule) traced(seed uint64, trace *simTrace) *simWorld {
 	w := newSimWorld(seed)
-	w.trace, w.stopAt = trace, true
+	w.trace = trace
+	return s.in(w)
+}
+
+// in runs it in a world of its own.
+func (s *schedule) in(w *simWorld) *simWorld {
+	w.stopAt = true
 	w.checkOverlap()
 	s.run(w)
 	if len(w.fails) == 0 {

@@ -34,7 +34,7 @@ import (
 //	RP1  noteLost, checkUnclean    no strict write is lost     RP7  checkCopied              less wipes nobody
 //	RP2  checkEntry                a log is its primary's      RP8  checkLost                losses are an end
 //	RP3  checkResumed              and goes on where it was    RP9  noteLost                 consent loses nothing
-//	RP4  apart                     one log, the same data      RP10 checkHeld                acknowledged: all have it
+//	RP4  checkSame, apart          one log, the same data      RP10 checkHeld                acknowledged: all have it
 //	RP5  checkStands               no copy, no vote            RP11 apart                    replicas follow primaries
 //	LV8  checkWaits                nobody is waited for without end
 //	RP6  take, by the simulator's own way, and the schedule of that name for what the core says

@@ -73,6 +73,7 @@ type simReplica struct {
 	commits []simCommit
 	says    []simSay
 	moved   map[incarnate]time.Duration // when a member that is waited for got further last, or had everything
+	copying *simPull                    // what is taking the place of the store's
 	busy    time.Duration               // when it led nothing last, or had a RECORD under way: one set is proposed at a time
 }
 
@@ -91,21 +92,27 @@ func (n *simNode) bootReplica() {
 		*r = simReplica{inc: n.w.r.Uint64() | 1}
 	}
 	r.log.follow()
-	r.version, r.waiting, r.due, r.commits, r.says = 0, false, false, nil, nil
+	r.version, r.waiting, r.due, r.commits, r.says, r.copying = 0, false, false, nil, nil, nil
 	r.last, r.moved = map[Slot]uint64{}, map[incarnate]time.Duration{}
 }
 
 func (n *simNode) wipeStore() {
 	n.store = newSimStore()
 	n.replica.log, n.replica.entries, n.replica.lastID, n.replica.version = shardLog{}, nil, 0, 0
+	n.replica.copying = nil
 }
+
+// forgetLog makes this node's log one that shares nothing with any other: whoever
+// follows it has to copy what is there.
+func (r *simReplica) forgetLog() { r.log.past, r.entries, r.lastID = nil, nil, 0 }
 
 // log does something to the store, and to those of the replicas.
 func (n *simNode) log(e simEntry) {
 	n.store.apply(e)
 	r := &n.replica
 	if r.log.epoch == (Epoch{}) {
-		r.log.past, r.entries, r.lastID = nil, nil, 0 // whoever follows has to copy what is there
+		r.forgetLog()
+		r.copying = nil // it is none any more
 		return
 	}
 	n.w.ledger.entries++
@@ -184,6 +191,9 @@ func (n *simNode) followRole() {
 		return
 	}
 	r.version = c.role.version
+	if q := r.copying; q != nil && (r.shard != c.role.shard || q.following != c.role.primary) {
+		r.copying = nil
+	}
 	if r.shard != c.role.shard {
 		r.shard = c.role.shard
 		r.log, r.entries, r.lastID = shardLog{}, nil, 0
@@ -256,11 +266,13 @@ type simPull struct {
 	newPast history
 	newEnd  uint64
 	more    bool
+
+	following NodeID // whom the replica followed when all began to take the place of what it had
 }
 
 func (n *simNode) ask() {
 	w, c, r := n.w, n.core, &n.replica
-	if c.role.primary.IsZero() || r.waiting {
+	if c.role.primary.IsZero() || r.waiting || r.copying != nil {
 		return
 	}
 	r.asked++
@@ -348,15 +360,20 @@ func (n *simNode) answer(q *simPull) {
 		w.ledger.reach("tail cut")
 	}
 	run := n.run
+	q.newPast, q.newEnd, q.lastID = slices.Clone(r.log.past), r.log.end, r.lastID
 	w.after(w.between(time.Millisecond, w.nt/8), func() {
-		if !n.up || n.run != run || !r.log.leads(q.epoch) {
+		leads := r.log.leads(q.epoch)
+		if !n.up || n.run != run || !leads && w.wrong != wrongDeposed {
 			return
 		}
 		all := n.store.clone()
 		if w.wrong == wrongEmpty {
 			all = newSimStore()
 		}
-		q.all, q.newPast, q.newEnd, q.lastID = &all, slices.Clone(r.log.past), r.log.end, r.lastID
+		q.all = &all
+		if leads {
+			q.newPast, q.newEnd, q.lastID = slices.Clone(r.log.past), r.log.end, r.lastID
+		}
 		w.ledger.reach("full sync")
 		w.carry(n, q.from, q, func(to *simNode) { to.take(q) })
 	})
@@ -375,7 +392,7 @@ func (n *simNode) clusterNow() ClusterID {
 func (n *simNode) take(q *simPull) {
 	w, c, r := n.w, n.core, &n.replica
 	late := r.asked != q.asked || !r.waiting || c.role.primary != q.primary
-	if n.run != q.run || c.role.shard != q.shard || late && !q.epoch.less(c.promise) {
+	if n.run != q.run || c.role.shard != q.shard || r.copying != nil || late && !q.epoch.less(c.promise) {
 		return
 	}
 	if !late {
@@ -401,22 +418,20 @@ func (n *simNode) take(q *simPull) {
 	}
 	if q.all != nil {
 		w.checkCopied(n, q)
-		n.store = q.all.clone()
-		r.entries, r.lastID = nil, q.lastID
-		r.log.take(q.newPast, q.newEnd)
-		n.do(func(s *state, now time.Duration) output { return s.storeIs(now, s.newStore(), true) })
-	} else {
-		for i, e := range q.entries {
-			w.checkEntry(n, q.end+uint64(i)+1, e)
-			w.checkResumed(n, e)
-			n.store.apply(e)
-			r.lastID = e.id
-			n.keep(e)
-		}
-		r.log.take(q.newPast, q.newEnd)
+		n.replace(q)
+		return
 	}
+	for i, e := range q.entries {
+		w.checkEntry(n, q.end+uint64(i)+1, e)
+		w.checkResumed(n, e)
+		n.store.apply(e)
+		r.lastID = e.id
+		n.keep(e)
+	}
+	r.log.take(q.newPast, q.newEnd)
+	w.checkSame(n, q)
 	n.sayHave(q.primary, q.epoch, incarnate{c.id, c.self.Store}, q.newEnd)
-	if q.more || q.all != nil {
+	if q.more {
 		n.askSoon()
 		return
 	}
@@ -426,6 +441,67 @@ func (n *simNode) take(q *simPull) {
 			n.ask()
 		}
 	})
+}
+
+// replace puts a copy in place of what this node holds, slot by slot: from before the
+// first on it is another member, without a copy and of no log, and only after the last
+// a whole one. Before that its process may end, or its role change.
+func (n *simNode) replace(q *simPull) {
+	w, r := n.w, &n.replica
+	inc, ok := uint64(0), false
+	n.do(func(s *state, now time.Duration) (out output) {
+		out, inc, ok = s.replaces(now, q.shard, q.epoch)
+		return out
+	})
+	if !ok {
+		n.askSoon()
+		return
+	}
+	if w.wrong != wrongKept {
+		r.forgetLog()
+	}
+	q.following = n.core.role.primary
+	r.copying = q
+	if slots := sortedKeys(q.all.values); len(slots) > 0 {
+		n.store.takeUpTo(slots[w.r.IntN(len(slots))], q.all)
+	}
+	run := n.run
+	w.after(w.between(100*time.Microsecond, w.nt/20), func() {
+		if !n.up || n.run != run {
+			return
+		}
+		if r.copying != q {
+			w.ledger.reach("half a copy")
+			n.askSoon()
+			return
+		}
+		r.copying = nil
+		n.store = q.all.clone()
+		r.entries, r.lastID = nil, q.lastID
+		r.log.take(q.newPast, q.newEnd)
+		n.do(func(s *state, now time.Duration) (out output) {
+			out, ok = s.hasReplaced(now, inc)
+			return out
+		})
+		if ok {
+			n.sayHave(q.primary, q.epoch, incarnate{n.core.id, inc}, q.newEnd)
+		}
+		n.askSoon()
+	})
+}
+
+// takeUpTo makes the store another one up to a slot.
+func (s *simStore) takeUpTo(border Slot, from *simStore) {
+	maps.DeleteFunc(s.values, func(slot Slot, _ *simWrite) bool { return slot <= border })
+	maps.DeleteFunc(s.moves, func(slot Slot, _ uint64) bool { return slot <= border })
+	maps.DeleteFunc(s.staged, func(k simSlotMove, _ simStaged) bool { return k.slot <= border })
+	other := from.clone()
+	maps.DeleteFunc(other.values, func(slot Slot, _ *simWrite) bool { return slot > border })
+	maps.DeleteFunc(other.moves, func(slot Slot, _ uint64) bool { return slot > border })
+	maps.DeleteFunc(other.staged, func(k simSlotMove, _ simStaged) bool { return k.slot > border })
+	maps.Copy(s.values, other.values)
+	maps.Copy(s.moves, other.moves)
+	maps.Copy(s.staged, other.staged)
 }
 
 // sayHave acknowledges, once what this replica has promised is saved.
@@ -535,6 +611,17 @@ func (w *simWorld) checkEntry(n *simNode, offset uint64, e simEntry) {
 func (w *simWorld) checkResumed(n *simNode, e simEntry) {
 	if e.behind != n.replica.lastID {
 		w.fail("RP3", "%s takes entry %d behind %d, it was appended behind %d", n.name(), e.id, n.replica.lastID, e.behind)
+	}
+}
+
+// checkSame: RP4, a replica that is where its primary is has the same data.
+func (w *simWorld) checkSame(n *simNode, q *simPull) {
+	p := w.nodeOf(q.primary)
+	if p == nil || !p.replica.log.leads(q.epoch) || p.replica.log.end != n.replica.log.end {
+		return
+	}
+	if !maps.Equal(n.store.values, p.store.values) {
+		w.fail("RP4", "%s and its primary %s have one log, up to offset %d of %v, and other data", n.name(), p.name(), q.newEnd, q.epoch)
 	}
 }
 
