@@ -58,7 +58,9 @@ type Admin interface {
 	// Takeover makes this node lead its shard without a vote. It serves once a
 	// majority of the voters that live agrees; where a majority of the voters
 	// has failed, those that live become the voters first. Writes that others
-	// have acknowledged meanwhile may be lost: an EventUnclean says so.
+	// have acknowledged meanwhile may be lost: an EventUnclean says so. Asked again
+	// it goes on with what it has begun, and where this node leads by then it
+	// changes nothing.
 	Takeover(ctx context.Context) error
 	// Replicate makes this node, which has no slots and no keys, a replica of a
 	// primary: it copies its data, follows it, and may be elected when it fails. It
@@ -69,7 +71,7 @@ type Admin interface {
 	// primary agrees: its requests wait while this node catches up, and nothing is
 	// lost. It returns once this node leads, or says why not; asked again
 	// afterwards it is refused, for this node is no replica any more. Where the
-	// outcome is Unknown it may still happen.
+	// outcome is Unknown it may still happen. FailoverTakeover is as Takeover.
 	Failover(ctx context.Context, mode FailoverMode) error
 	// SetPolicy changes what this node does by itself, as long as it runs.
 	SetPolicy(ctx context.Context, p Policy) error

@@ -637,6 +637,7 @@ func TestWinnerByForceWaits(t *testing.T) {
 		b.core.vote.maxLease = row.maxLease
 		ns[2].cut = true // so that b is of the majority
 		a.takeover()
+		a.unleased()
 		w.deliver()
 		require.True(t, a.core.lead != nil && a.core.lead.opened, row.name)
 		w.run(row.waits - ruleNT/50)

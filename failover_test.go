@@ -538,6 +538,41 @@ func TestFailoverIsOvertaken(t *testing.T) {
 
 // Who wins where nobody in sync is left may have to stand again before it has opened
 // the shard. It is in sync in its own record by then: what is lost is named all the
+// Asked again a TAKEOVER goes on: it takes the shard from nobody, and least of all from
+// this node itself, which would acknowledge nothing for as long as its own lease runs.
+func TestTakeoverAskedAgain(t *testing.T) {
+	t.Parallel()
+	x := newReplicas(t)
+	d := x.d
+	require.Equal(t, "OK", x.w.settle(d.replicate(x.a.core.id, false)))
+	again := func(when string, e Epoch) {
+		require.Equal(t, "OK", x.w.settle(d.takeover()), when)
+		require.Equal(t, e, d.epoch(), when)
+		require.Len(t, d.eventsOf(EventUnclean), 1, when)
+		require.Len(t, d.eventsOf(EventDeposed), 1, "%s: of the shard that it had before", when)
+	}
+	x.w.lose = kindsOf(msgVote)
+	x.w.settle(d.takeover())
+	e := d.epoch()
+	again("it stands", e)
+	x.w.lose = kindsOf(msgRecord)
+	x.w.until("it has won", func() bool { return d.core.lead != nil })
+	again("it opens", d.epoch())
+	x.w.lose = nil
+	x.w.until("it has opened", func() bool { return d.core.leadsLeased() })
+	e = d.epoch()
+	require.False(t, d.serves(5))
+	again("other leases may run", e)
+	x.w.until("it serves", func() bool { return d.serves(5) })
+	again("it serves", e)
+	require.True(t, d.serves(5))
+
+	// Of a primary that a majority may have replaced it is a new one.
+	d.unleased()
+	require.Equal(t, "OK", x.w.settle(d.takeover()))
+	require.Less(t, e.Number, d.epoch().Number)
+}
+
 // same, once.
 func TestALossIsNamedThoughTheShardIsWonOnceMore(t *testing.T) {
 	t.Parallel()

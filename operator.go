@@ -554,7 +554,8 @@ func (s *state) setConfigEpoch(now time.Duration, id uint64, number uint64) outp
 // takeover takes this node's shard without a vote: under an unclean epoch, which
 // it shows at once. It stands with FORCE until it has won and acknowledges only
 // then, under a lease, as everybody does. Where a majority of the voters has
-// failed it first imposes those that live.
+// failed it first imposes those that live. Asked again it goes on: who leads the
+// shard by then, or is taking it, takes it from nobody.
 func (s *state) takeover(now time.Duration, id uint64) output {
 	s.begin(now)
 	switch {
@@ -565,17 +566,46 @@ func (s *state) takeover(now time.Duration, id uint64) output {
 		s.reply(id, hasBeenForgotten())
 		return s.end()
 	}
+	again := s.leadsLeased() || s.takesOver()
+	if !again {
+		s.takeShard()
+	}
+	if !s.majorityHeard() {
+		s.imposeLiving(id)
+	} else {
+		s.replyOncePushed(id)
+	}
+	if !again {
+		s.useEpoch(s.stand)
+	}
+	return s.end()
+}
+
+// takeShard shows this node as its shard's primary under an unclean epoch, and makes
+// it stand under that.
+func (s *state) takeShard() {
 	was := s.table.primary(s.self.Shard)
 	e := Epoch{Number: s.nextEpoch(s.self.Shard), Unclean: true, Node: s.id}
 	s.event(Event{Kind: EventUnclean, Node: s.id, From: was, Shard: s.self.Shard, Epoch: e})
 	s.setShard(s.self.Shard, e, pushChange)
 	s.dropFailover("a TAKEOVER came between")
 	s.stand = &candidacy{shard: s.self.Shard, epoch: e, why: whyForce, began: s.now}
-	if !s.majorityHeard() {
-		s.imposeLiving(id)
-	} else {
-		s.replyOncePushed(id)
+}
+
+// leadsLeased reports whether this node leads its shard, and a majority votes for
+// nobody else: though it may be too early for it to acknowledge anything.
+func (s *state) leadsLeased() bool {
+	l := s.lead
+	return l != nil && l.opened && !l.void && !l.outbid && !l.consent.given() && l.epoch == s.table.shards[s.self.Shard] && s.now < s.leasedUntil(l)
+}
+
+// takesOver reports whether this node's TAKEOVER of its shard is under way: it is the
+// primary in its own table, and stands, or has won and opens.
+func (s *state) takesOver() bool {
+	e := s.table.shards[s.self.Shard]
+	if !e.Unclean || e.Node != s.id {
+		return false
 	}
-	s.useEpoch(s.stand)
-	return s.end()
+	c, l := s.stand, s.lead
+	return c != nil && c.op == nil && c.why == whyForce && c.epoch.Unclean || l != nil && !l.opened && !l.void
 }

@@ -721,7 +721,9 @@ func TestTakeoverTakesNoSlotAcceptedForAnother(t *testing.T) {
 	for _, n := range []*ruleNode{a, b, c} {
 		n.core.setAccepted(10, accepted{d.shard(), 2, a.epoch()})
 	}
-	a.takeover()
+	a.unleased()
+	require.Equal(t, "OK", w.settle(a.takeover()))
+	require.True(t, a.epoch().Unclean)
 	w.run(2 * ruleNT)
 	require.True(t, a.serves(4))
 	require.Equal(t, "d", a.owns(10))

@@ -407,6 +407,13 @@ func (n *ruleNode) reset(hard, keys bool) *ruleReply {
 	return n.command(func(s *state, now time.Duration, id uint64) output { return s.reset(now, id, hard, keys) })
 }
 
+// unleased makes a primary lose its lease: nothing reaches it for that long.
+func (n *ruleNode) unleased() {
+	n.w.lose = func(m ruleMail) bool { return m.to == n }
+	n.w.run(n.core.leaseUntil() - n.w.now + ruleNT/10)
+	n.w.lose = nil
+}
+
 func (n *ruleNode) takeover() *ruleReply {
 	n.w.t.Helper()
 	return n.command(func(s *state, now time.Duration, id uint64) output { return s.takeover(now, id) })

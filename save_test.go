@@ -117,7 +117,12 @@ func TestWhatIsSavedComesBack(t *testing.T) {
 			ns[1].forceVoters(ns[1], ns[2], ns[3])
 			w.run(3 * ruleNT)
 		}},
-		{"after a takeover", func(w *ruleWorld) { w.cluster(1, 3)[0].takeover(); w.run(2 * ruleNT) }},
+		{"after a takeover", func(w *ruleWorld) {
+			ns := w.cluster(1, 3)
+			ns[0].unleased()
+			ns[0].takeover()
+			w.run(2 * ruleNT)
+		}},
 		{"after a RESET", func(w *ruleWorld) {
 			ns := w.cluster(1, 4)
 			ns[3].reset(true, false)

@@ -101,11 +101,10 @@ func voterSchedules() []*schedule {
 			}
 		}},
 		{"a winner by force waits until no other lease can run", []mutant{mutForceNoWait}, func(w *simWorld) {
-			c := w.players(3, 1)
-			p := c.others[0]
-			w.own(p, 5, 6)
+			_, _, rs := w.shard(0, 3, 2, 1, 5, 6)
+			p := rs[0]
 			w.takeOver(p)
-			w.await("it serves again", 4*w.nt, func() bool { return p.core.lead != nil && p.core.lead.epoch.Unclean && p.core.leaseHeld() })
+			w.await("it serves", 4*w.nt, func() bool { return p.core.lead != nil && p.core.lead.epoch.Unclean && p.core.leaseHeld() })
 			w.pass(w.nt / 2)
 		}},
 		{"a copy of a directory is noticed at both nodes", nil, func(w *simWorld) {

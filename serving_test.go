@@ -156,15 +156,17 @@ func TestReignEndsWithTheEpoch(t *testing.T) {
 			ns[0].thaw(1)
 		}, true},
 		{"the lease is lost and reached again", func(w *ruleWorld, ns []*ruleNode) {
-			w.lose = func(m ruleMail) bool { return m.to == ns[0] }
-			w.run(ns[0].core.leaseUntil() - w.now + ruleNT/10)
-			w.lose = nil
+			ns[0].unleased()
 			w.run(ruleNT / 5)
 		}, true},
 		{"another epoch of its own", func(w *ruleWorld, ns []*ruleNode) {
 			w.settle(ns[0].command(func(s *state, now time.Duration, id uint64) output { return s.bumpEpoch(now, id) }))
 		}, false},
-		{"a takeover", func(w *ruleWorld, ns []*ruleNode) { ns[0].takeover(); w.run(2 * ruleNT) }, false},
+		{"a takeover", func(w *ruleWorld, ns []*ruleNode) {
+			ns[0].unleased()
+			ns[0].takeover()
+			w.run(2 * ruleNT)
+		}, false},
 		{"a change of voters", func(w *ruleWorld, ns []*ruleNode) {
 			ns[0].forget(ns[2].core.id, false)
 			w.until("changed", func() bool { return ns[0].voters() == "abd" })
