@@ -388,10 +388,11 @@ func (c *candidacy) byItself() bool {
 }
 
 // leasedPrimaryHeard is called for every heartbeat of a primary of this shard
-// that holds its lease. A stand for its silence was no promise.
+// that holds its lease. A stand for its silence was no promise, and no more was one
+// because of that silence nobody in sync seemed to be left.
 func (s *state) leasedPrimaryHeard() {
 	s.primary = s.now
-	if c := s.stand; c != nil && c.why == whySilence && s.lead == nil {
+	if c := s.stand; c != nil && c.byItself() && s.lead == nil {
 		s.withdraw()
 	}
 }

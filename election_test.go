@@ -105,6 +105,7 @@ func TestStandIsWithdrawnWhenALeasedPrimaryIsHeard(t *testing.T) {
 		stays bool
 	}{
 		{"a leased primary", beatOpen | beatLeased, whySilence, false},
+		{"a leased primary, after nobody in sync seemed to be left", beatOpen | beatLeased, whyUnclean, false},
 		{"a primary without a lease", beatOpen, whySilence, true},
 		{"FORCE does not ask for silence", beatOpen | beatLeased, whyForce, true},
 		{"nor does a consent", beatOpen | beatLeased, whyConsent, true},
@@ -636,8 +637,8 @@ func TestWinnerByForceWaits(t *testing.T) {
 		w.run(2 * ruleNT)
 		b.core.vote.maxLease = row.maxLease
 		ns[2].cut = true // so that b is of the majority
-		a.takeover()
 		a.unleased()
+		a.takeover()
 		w.deliver()
 		require.True(t, a.core.lead != nil && a.core.lead.opened, row.name)
 		w.run(row.waits - ruleNT/50)

@@ -37,6 +37,7 @@ import (
 //	RP4  checkSame, apart          one log, the same data      RP10 checkHeld                acknowledged: all have it
 //	RP5  checkStands               no copy, no vote            RP11 apart                    replicas follow primaries
 //	LV8  checkWaits                nobody is waited for without end
+//	D3   stuck                     nobody stands whose primary is heard
 //	RP6  take, by the simulator's own way, and the schedule of that name for what the core says
 
 // simLedger is what the checks remember of the whole history.
@@ -1254,11 +1255,21 @@ func (g *simGroup) stuck() string {
 			return fmt.Sprintf("LV6: %s is stopped by a change of voters", n.name())
 		case len(c.ops)+len(c.forwards)+len(c.waits)+len(c.bumps) > 0:
 			return fmt.Sprintf("LV6: commands are under way at %s", n.name())
+		case g.standsForNothing(n):
+			return fmt.Sprintf("D3: %s stands for %s, whose primary holds its lease", n.name(), c.self.Shard.short())
 		case len(n.replies) > 0:
 			return fmt.Sprintf("LV6: %d commands are not answered at %s", len(n.replies), n.name())
 		}
 	}
 	return ""
+}
+
+// standsForNothing: D3, a stand for a primary's silence is withdrawn when it is heard.
+func (g *simGroup) standsForNothing(n *simNode) bool {
+	c := n.core
+	return c.stand != nil && c.stand.byItself() && c.lead == nil && slices.ContainsFunc(g.nodes, func(p *simNode) bool {
+		return p != n && p.core.self.Shard == c.self.Shard && p.core.leaseHeld()
+	})
 }
 
 // takenBack: EP6, whoever leads a shard has won it last: no primary that was failed
