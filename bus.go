@@ -543,6 +543,7 @@ type consentMsg struct {
 	Request uint64
 	Epoch   Epoch
 	Error   string // why not; "" where it agrees
+	NotYet  bool   // what is in the way passes: who asks again may hear that it agrees
 }
 
 func (*meetMsg) kind() msgKind        { return msgMeet }

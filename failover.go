@@ -39,7 +39,8 @@ type failover struct {
 	mode    FailoverMode
 	until   time.Duration
 	again   time.Duration
-	stood   bool // it has been voted on: it may happen
+	notYet  string // why the primary has not agreed yet, as it has said last
+	stood   bool   // it has been voted on: it may happen
 }
 
 // failoverLimit is how long a failover is tried for.
@@ -87,6 +88,8 @@ func (s *state) failoverTick() {
 	case f == nil:
 	case s.now >= f.until && f.stood:
 		s.endFailover(mayHappen("no majority of the voters has answered"))
+	case s.now >= f.until && f.notYet != "":
+		s.endFailover(tryAgain("the primary has not agreed in time, nothing has changed: %s", f.notYet))
 	case s.now >= f.until:
 		s.endFailover(tryAgain("the primary has not agreed in time, nothing has changed"))
 	case f.stood:
@@ -137,7 +140,11 @@ func (s *state) onConsent(p *peer, m *consentMsg) {
 	if f == nil || f.request != m.Request || f.stood || p.ID != s.table.primary(s.self.Shard) {
 		return
 	}
-	if m.Error != "" {
+	switch {
+	case m.Error != "" && m.NotYet:
+		f.notYet = m.Error
+		return
+	case m.Error != "":
 		s.endFailover(tryAgain("%s", m.Error))
 		return
 	}
@@ -180,9 +187,14 @@ func (s *state) pausing() SlotSet {
 	return slots
 }
 
+// onFailover begins to hand over to the replica that asks. What is in the way and
+// passes by itself, a RECORD or a hand-over of slots, is no reason to refuse: the
+// replica asks again until its limit, and whoever has given the command may have been
+// answered by then.
 func (s *state) onFailover(p *peer, m *failoverMsg) {
 	l := s.lead
 	refuse := func(text string) { s.post(p, &consentMsg{Request: m.Request, Error: text}) }
+	notYet := func(text string) { s.post(p, &consentMsg{Request: m.Request, Error: text, NotYet: true}) }
 	switch {
 	case m.Shard != s.self.Shard || p.Shard != m.Shard:
 	case l != nil && m.Epoch != l.epoch:
@@ -196,9 +208,9 @@ func (s *state) onFailover(p *peer, m *failoverMsg) {
 	case m.Request == l.givenUp:
 		refuse(notCaughtUp) // it has crossed the answer: nobody waits for it any more
 	case !s.inSyncNow(l, p):
-		refuse("this replica is not in sync")
+		notYet("this replica is not in sync")
 	case len(l.gives) > 0:
-		refuse("the primary is handing slots over")
+		notYet("the primary is handing slots over")
 	default:
 		l.consent = &consent{to: p.ID, request: m.Request, until: s.now + s.cfg.nodeTimeout/2}
 		s.wakeBy(l.consent.until)

@@ -164,24 +164,25 @@ func TestFailoverIsRefusedByThePrimary(t *testing.T) {
 		name string
 		edit func(x *replicas, s *state)
 		want string // "": it pauses
+		yet  bool   // it may agree when it is asked again
 	}{
-		{"a replica in sync", func(x *replicas, s *state) {}, ""},
-		{"it does not lead", func(x *replicas, s *state) { s.lead = nil }, noLease},
-		{"it has not opened its shard", func(x *replicas, s *state) { s.lead.opened = false }, noLease},
-		{"its lease is over", func(x *replicas, s *state) { s.lead.leaseEnd = s.now }, noLease},
-		{"somebody has been promised more", func(x *replicas, s *state) { s.lead.outbid = true }, noLease},
-		{"it has to win again", func(x *replicas, s *state) { s.lead.void = true }, noLease},
-		{"the replica is not in sync", func(x *replicas, s *state) { s.lead.inSync = s.lead.inSync[:1] }, "this replica is not in sync"},
-		{"the replica is in sync in another incarnation", func(x *replicas, s *state) { s.lead.inSync[1].Incarnation++ }, "this replica is not in sync"},
-		{"another set is being proposed", func(x *replicas, s *state) { s.lead.recording = &recording{} }, "this replica is not in sync"},
-		{"slots are being handed over", func(x *replicas, s *state) { s.lead.gives = []*handOver{{}} }, "the primary is handing slots over"},
+		{"a replica in sync", func(x *replicas, s *state) {}, "", false},
+		{"it does not lead", func(x *replicas, s *state) { s.lead = nil }, noLease, false},
+		{"it has not opened its shard", func(x *replicas, s *state) { s.lead.opened = false }, noLease, false},
+		{"its lease is over", func(x *replicas, s *state) { s.lead.leaseEnd = s.now }, noLease, false},
+		{"somebody has been promised more", func(x *replicas, s *state) { s.lead.outbid = true }, noLease, false},
+		{"it has to win again", func(x *replicas, s *state) { s.lead.void = true }, noLease, false},
+		{"the replica is not in sync", func(x *replicas, s *state) { s.lead.inSync = s.lead.inSync[:1] }, "this replica is not in sync", true},
+		{"the replica is in sync in another incarnation", func(x *replicas, s *state) { s.lead.inSync[1].Incarnation++ }, "this replica is not in sync", true},
+		{"another set is being proposed", func(x *replicas, s *state) { s.lead.recording = &recording{} }, "this replica is not in sync", true},
+		{"slots are being handed over", func(x *replicas, s *state) { s.lead.gives = []*handOver{{}} }, "the primary is handing slots over", true},
 		{"it hands over to another", func(x *replicas, s *state) {
 			s.lead.consent = &consent{to: x.c.core.id, request: 4, until: s.now + ruleNT}
 		},
-			"the primary is handing over to another replica"},
+			"the primary is handing over to another replica", false},
 		{"it has consented to another", func(x *replicas, s *state) {
 			s.lead.consent = &consent{to: x.c.core.id, request: 4, final: true, at: s.now}
-		}, "the primary is handing over to another replica"},
+		}, "the primary is handing over to another replica", false},
 	} {
 		x := newReplicas(t)
 		x.a.core.begin(x.w.now)
@@ -191,6 +192,7 @@ func TestFailoverIsRefusedByThePrimary(t *testing.T) {
 			if c, ok := m.(*consentMsg); ok {
 				require.Equal(t, uint64(77), c.Request, row.name)
 				require.Equal(t, Epoch{}, c.Epoch, "%s: no consent", row.name)
+				require.Equal(t, row.yet, c.NotYet, row.name)
 				got = c.Error
 			}
 		}
@@ -208,13 +210,39 @@ func TestFailoverIsRefusedByThePrimary(t *testing.T) {
 func TestRefusedFailoverIsAnswered(t *testing.T) {
 	t.Parallel()
 	x := newReplicas(t)
-	x.a.core.lead.gives = []*handOver{{}}
+	x.a.core.lead.consent = &consent{to: x.c.core.id, request: 4, until: x.w.now + ruleNT}
 	r := x.b.failover(FailoverPlain)
 	x.w.deliver()
-	require.Equal(t, "TRYAGAIN the primary is handing slots over", r.String())
+	require.Equal(t, "TRYAGAIN the primary is handing over to another replica", r.String())
 	require.Nil(t, x.b.core.failing)
 	require.Nil(t, x.b.core.stand)
 	require.Equal(t, "a", x.b.owns(5))
+}
+
+// What passes the replica waits for, as long as it tries at all: whoever has given the
+// command may have been told OK.
+func TestFailoverWaitsForWhatPasses(t *testing.T) {
+	t.Parallel()
+	x := newReplicas(t)
+	l := x.a.core.lead
+	all := l.inSync
+	l.inSync = all[:1]
+	r := x.b.failover(FailoverPlain)
+	x.w.run(ruleNT)
+	require.Equal(t, "no reply", r.String())
+	require.True(t, x.a.serves(5), "nobody waits")
+	l.inSync = all
+	x.w.until("it lets nobody in", func() bool { return !x.a.serves(5) })
+	x.a.paused()
+	require.Equal(t, "OK", x.w.settle(r))
+	require.Equal(t, "b", x.c.owns(5))
+
+	x = newReplicas(t)
+	x.a.core.lead.inSync = x.a.core.lead.inSync[:1]
+	r = x.b.failover(FailoverPlain)
+	x.w.run(ruleNT * 21 / 10)
+	require.Equal(t, "TRYAGAIN the primary has not agreed in time, nothing has changed: this replica is not in sync", r.String())
+	require.Nil(t, x.b.core.failing)
 }
 
 // Where the replica does not catch up within NodeTimeout/2 the primary serves on.
@@ -510,34 +538,6 @@ func TestTakeoverGoesOn(t *testing.T) {
 	require.True(t, x.d.epoch().Unclean)
 }
 
-// A failover that something else overtakes is answered.
-func TestFailoverIsOvertaken(t *testing.T) {
-	t.Parallel()
-	for _, row := range []struct {
-		name  string
-		stood bool
-		do    func(x *replicas)
-		want  string
-	}{
-		{"by a TAKEOVER", false, func(x *replicas) { x.b.takeover() }, "TRYAGAIN a TAKEOVER came between, nothing has changed"},
-		{"by a TAKEOVER, once it has been voted on", true, func(x *replicas) { x.b.takeover() }, "CLUSTERDOWN a TAKEOVER came between; it may still happen"},
-		{"by REPLICATE of another", false, func(x *replicas) { x.b.replicate(x.d.core.id, false) }, "TRYAGAIN this node is of another shard now, nothing has changed"},
-	} {
-		x := newReplicas(t)
-		x.w.lose = kindsOf(msgVote, msgFailover)
-		r := x.b.failover(FailoverPlain)
-		if row.stood {
-			x.b.gets(x.a, &consentMsg{Request: x.b.core.failing.request, Epoch: x.a.epoch()})
-		}
-		row.do(x)
-		if r.String() != row.want {
-			t.Errorf("%s: %s, want %s", row.name, r, row.want)
-		}
-	}
-}
-
-// Who wins where nobody in sync is left may have to stand again before it has opened
-// the shard. It is in sync in its own record by then: what is lost is named all the
 // Asked again a TAKEOVER goes on: it takes the shard from nobody, and least of all from
 // this node itself, which would acknowledge nothing for as long as its own lease runs.
 func TestTakeoverAskedAgain(t *testing.T) {
@@ -573,6 +573,34 @@ func TestTakeoverAskedAgain(t *testing.T) {
 	require.Less(t, e.Number, d.epoch().Number)
 }
 
+// A failover that something else overtakes is answered.
+func TestFailoverIsOvertaken(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		name  string
+		stood bool
+		do    func(x *replicas)
+		want  string
+	}{
+		{"by a TAKEOVER", false, func(x *replicas) { x.b.takeover() }, "TRYAGAIN a TAKEOVER came between, nothing has changed"},
+		{"by a TAKEOVER, once it has been voted on", true, func(x *replicas) { x.b.takeover() }, "CLUSTERDOWN a TAKEOVER came between; it may still happen"},
+		{"by REPLICATE of another", false, func(x *replicas) { x.b.replicate(x.d.core.id, false) }, "TRYAGAIN this node is of another shard now, nothing has changed"},
+	} {
+		x := newReplicas(t)
+		x.w.lose = kindsOf(msgVote, msgFailover)
+		r := x.b.failover(FailoverPlain)
+		if row.stood {
+			x.b.gets(x.a, &consentMsg{Request: x.b.core.failing.request, Epoch: x.a.epoch()})
+		}
+		row.do(x)
+		if r.String() != row.want {
+			t.Errorf("%s: %s, want %s", row.name, r, row.want)
+		}
+	}
+}
+
+// Who wins where nobody in sync is left may have to stand again before it has opened
+// the shard. It is in sync in its own record by then: what is lost is named all the
 // same, once.
 func TestALossIsNamedThoughTheShardIsWonOnceMore(t *testing.T) {
 	t.Parallel()
