@@ -84,7 +84,7 @@ func (s *state) mayGive(slots SlotSet, to ShardID, inPlace bool) *commandError {
 	if l == nil || !l.opened {
 		return clusterDown("this node's shard is not open")
 	}
-	if s.now < l.serveFrom {
+	if s.now < l.serveFrom && !mutated(mutForceGives) {
 		return tryAgain("this node has won by force: its slots may be served by the primary before it until that one's lease is over")
 	}
 	if to == s.self.Shard {

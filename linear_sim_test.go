@@ -140,6 +140,8 @@ func TestTheSimulatorFindsWhatIsDoneWrongWithLogs(t *testing.T) {
 
 // So is what takes a chain of events of its own.
 func TestSchedulesFindWhatIsDoneWrongWithCopies(t *testing.T) {
+	oneGoroutine(t)
+	t.Parallel()
 	for _, row := range []struct {
 		name  string
 		wrong simWrong

@@ -209,7 +209,7 @@ func (s *state) inSyncTick(l *leadership) {
 	}
 	set := slices.DeleteFunc(slices.Clone(l.inSync), func(m incarnate) bool { return s.leavesSync(l, m) })
 	for _, j := range l.joining {
-		if (j.caughtUp || mutated(mutJoinBehind)) && s.heardLately(j.Node) {
+		if (j.caughtUp || mutated(mutJoinBehind) || mutated(mutGrowEarly)) && s.heardLately(j.Node) {
 			set = append(slices.DeleteFunc(set, func(m incarnate) bool { return m.Node == j.Node }), j.incarnate)
 		}
 	}
@@ -518,7 +518,7 @@ func (s *state) mayGo(mine []*peer) bool {
 		}
 	}
 	p := s.peers.get(s.table.primary(s.self.Shard))
-	return kept >= s.cfg.policy.barrier() && (kept > 0 || p != nil && !s.silentHere(p))
+	return mutated(mutMayGo) || kept >= s.cfg.policy.barrier() && (kept > 0 || p != nil && !s.silentHere(p))
 }
 
 // spare reports whether this node may back up a primary: it is of a deployment that

@@ -271,7 +271,7 @@ func lostWriteSchedules() []*schedule {
 			p.crash(false)
 			w.within("LV2", "one of them serves", 3*w.nt, func() bool { return r.servesAll(slotSet(5, 6)) || x.servesAll(slotSet(5, 6)) })
 			for _, n := range []*simNode{r, x} {
-				if l := n.core.lead; l != nil && l.epoch.Number > was.Number+6 {
+				if l := n.core.lead; l != nil && l.epoch.Number > was.Number+8 {
 					w.fail("LV2", "%s has won under %v, the one before was %v", n.name(), l.epoch, was)
 				}
 			}

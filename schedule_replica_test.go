@@ -176,7 +176,7 @@ func replicaSchedules() []*schedule {
 				w.fail("RP9", "%s has acknowledged what %s has not", p.name(), r.name())
 			}
 		}},
-		{"a member is proposed when it has everything that was acknowledged before", []mutant{mutJoinBehind}, func(w *simWorld) {
+		{"a member is proposed when it has everything that was acknowledged before", []mutant{mutJoinBehind, mutGrowEarly}, func(w *simWorld) {
 			_, p, rs := w.shard(1, 3, 3, 1, 5, 6)
 			r, x := rs[0], w.nodes[5]
 			// It has copied everything when writes go on without it.
@@ -248,6 +248,54 @@ func replicaSchedules() []*schedule {
 			if x := c.others[2]; x.core.lead != nil {
 				w.fail("RP1", "%s leads, and had been lost", x.name())
 			}
+		}},
+		{"of two members in sync the one that has more goes first", []mutant{mutNoRank}, func(w *simWorld) {
+			_, p, rs := w.shard(0, 3, 3, 2, 5, 6)
+			r, x := rs[0], rs[1]
+			w.loseLog(func(_, to *simNode, what any) bool { return to == x && answersLog(what) })
+			w.pass(w.nt / 4) // in sync yet: it has not stood still for long
+			if !p.inSync(x) || p.replica.log.end <= x.replica.log.end {
+				w.fail(notReached, "%s is in sync, and lacks some", x.name())
+			}
+			p.crash(false)
+			w.within("LV1", "one of them leads", 2*w.nt, func() bool { return r.core.lead != nil || x.core.lead != nil })
+			if x.core.lead != nil {
+				w.fail("RP8", "%s has won, and %s has more", x.name(), r.name())
+			}
+		}},
+		{"a lease that a voter has given ends by itself, and not by one that it gives to another", []mutant{mutOneLease}, func(w *simWorld) {
+			c, p, rs := w.shard(0, 3, 2, 1, 5, 6)
+			r := rs[0]
+			w.apart([]*simNode{p}, append([]*simNode{r}, c.voters...))
+			w.failOverTo(r, FailoverForce)
+			w.await("it has won", w.nt/2, func() bool { return r.core.lead != nil && r.core.lead.opened })
+			w.pass(w.nt / 20) // and is leased
+			w.bump(r)
+			w.pass(w.nt)
+		}},
+		{"whoever has won by force gives nothing that the one before may serve", []mutant{mutForceGives}, func(w *simWorld) {
+			c, p, rs := w.shard(0, 3, 3, 1, 5, 6)
+			r, q := rs[0], c.others[2]
+			w.apart([]*simNode{p}, append([]*simNode{r, q}, c.voters...))
+			w.failOverTo(r, FailoverForce)
+			w.await("it has won", w.nt/2, func() bool { return r.core.lead != nil && r.core.lead.opened })
+			w.handOff(r, q, 5)
+			w.pass(w.nt)
+		}},
+		{"a replica goes to another primary only where its own keeps one that can take its place", []mutant{mutMayGo}, func(w *simWorld) {
+			c, p, rs := w.shard(1, 3, 5, 1, 5, 6)
+			r, x, q, y := rs[0], c.others[2], c.others[3], c.others[4]
+			w.own(q, 9)
+			w.ledger.hot = []Slot{5, 6}
+			w.follows(y, q)
+			w.loseLog(func(_, to *simNode, what any) bool { return to == x && answersLog(what) })
+			w.replicate(x, p.core.id)
+			w.pass(w.nt / 4)
+			y.crash(false)
+			y.gone = true
+			w.pass(2 * w.nt)
+			p.crash(false)
+			w.serves(r, 5, 6)
 		}},
 		{"RP4: what a deposed primary sends is no copy", nil, copyOfADeposed},
 		{"RP4: nobody goes on with its own log where a store is half a copy", nil, leadsWithHalfACopy},

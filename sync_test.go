@@ -345,6 +345,7 @@ func copiedBy(t *testing.T, n *node, conn *frames) error {
 // What a node holds whose reign has ended nobody says any more: it may be writes that
 // its successor has not, and what it takes from that one.
 func TestADeposedPrimarySendsNoEndOfACopy(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes := formShard(t, 2, Config{})
 		for i := range 20 {
@@ -368,6 +369,7 @@ func TestADeposedPrimarySendsNoEndOfACopy(t *testing.T) {
 
 // A copy that does not add up to what its sender says takes nothing's place.
 func TestACopyIsCheckedBeforeItTakesThePlaceOfTheOld(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := formShard(t, 2, Config{})[1]
 		inc := b.repl.facts.Load().store
@@ -430,6 +432,7 @@ func (s *dropping) Drop(slot uint16) error {
 // Whoever leads with a copy that has taken the place of half of what it had has no
 // other member's log: nobody goes on with its own there.
 func TestAReplicaThatLeadsWithHalfACopyIsCopied(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f, seeds := newFaults(t), []string{"a:1", "b:1", "c:1"}
 		var nodes []*node
@@ -492,6 +495,7 @@ func TestAReplicaThatLeadsWithHalfACopyIsCopied(t *testing.T) {
 // The end of a log that no other member has is told once, however often the copy begins
 // that takes its place, and also where a change that no log knows has come before.
 func TestATailIsToldOnce(t *testing.T) {
+	t.Parallel()
 	old, e, next := Epoch{1, false, NodeID{1}}, Epoch{2, false, NodeID{1}}, Epoch{3, false, NodeID{2}}
 	primarys := &logFrom{epoch: next, all: true, from: 90, past: history{{old, 0}, {e, 50}, {next, 60}}}
 	for _, row := range []struct {
@@ -538,6 +542,7 @@ func TestATailIsToldOnce(t *testing.T) {
 // What a replica has acknowledged counts in the epoch in which it has said so: another
 // primary's replica it may have been meanwhile, and have dropped it.
 func TestAcknowledgementsOfAnOlderEpochDoNotCount(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes, f := formShardOn(t, 3, Config{})
 		a, b, c := nodes[0], nodes[1], nodes[2]

@@ -82,7 +82,7 @@ func (v *voterState) shard(id ShardID) *voterShard {
 // another node's.
 func (v *voterState) lease(id ShardID, node NodeID, epoch Epoch, until time.Duration) {
 	m := v.leases[id]
-	if m == nil {
+	if m == nil || mutated(mutOneLease) && len(m) > 0 && m[node] == (leaseGiven{}) {
 		m = map[NodeID]leaseGiven{}
 		v.leases[id] = m
 	}
