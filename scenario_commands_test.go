@@ -28,6 +28,10 @@ type command struct {
 	run   func(s *scenario, args []string) (answer string, err error)
 }
 
+// finding is an error that no script excuses, by "!" or by a pattern: what must never
+// be has been found, or could not be looked for.
+type finding struct{ error }
+
 const scenarioNT = 2 * time.Second
 
 // scenario is a cluster that a script drives.
@@ -69,9 +73,10 @@ type scenarioEvent struct {
 	slotmesh.Event
 }
 
-// scenarioMoment is when something was done to a node that may lose what it alone has.
+// scenarioMoment is when something was done that may lose what a node alone has.
 type scenarioMoment struct {
 	at   time.Time
+	by   string // the side of that node
 	what string
 }
 
@@ -138,6 +143,7 @@ func (s *scenario) namesOf(ids []slotmesh.NodeID) string {
 
 // start starts a node at an address on its side of the network.
 func (s *scenario) start(m *scenarioNode) error {
+	m.cfg.Commands = []slotmesh.Command{writeCommand(m.side)}
 	m.cfg.Transport, m.cfg.ClientAddr = s.faults.Node(m.side), strings.Split(m.cfg.Addr, ":")[0]+":6379"
 	n, err := slotmesh.Start(s.t.Context(), m.cfg)
 	if err != nil {
@@ -220,11 +226,19 @@ func (s *scenario) partition() {
 	s.faults.Partition(groups...)
 }
 
-// hit notes that a primary has been hit by something which may lose what it alone has.
+// hit notes that a node has been hit by something which may lose what it alone has.
 func (s *scenario) hit(name, what string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.faulty = append(s.faulty, scenarioMoment{time.Now(), what + " " + name})
+	s.faulty = append(s.faulty, scenarioMoment{time.Now(), s.members[name].side, what + " " + name})
+}
+
+// sideOf is the side of the network on which a node is.
+func (s *scenario) sideOf(id slotmesh.NodeID) string {
+	if m := s.members[s.nameOf(id)]; m != nil {
+		return m.side
+	}
+	return ""
 }
 
 // client is that of some node which is up and not paused.
@@ -280,7 +294,7 @@ func commandsOfScenarios() map[string]command {
 			return "", nil
 		}},
 		"pause-under": {1, "DURATION: no writer has waited longer since clock", (*scenario).pauseUnder},
-		"lost":        {1, "none|lag|unclean: which acknowledged writes of the load are gone, and why", (*scenario).lost},
+		"lost":        {1, "none|lag|unclean: which acknowledged writes of the load are gone, and why", found((*scenario).lost)},
 		"leads":       {1, "NODE: it serves its slots under its lease", (*scenario).leads},
 		"follows":     {2, "NODE PRIMARY: attached and up to date", (*scenario).follows},
 		"insync":      {2, "PRIMARY NODE...: these are its members in sync, with itself", (*scenario).insync},
@@ -312,6 +326,17 @@ func commandsOfScenarios() map[string]command {
 		"redis":     {2, "CLIENT@NODE COMMAND...: the reply", (*scenario).redisDo},
 		"send":      {2, "CLIENT@NODE COMMAND...: and does not wait for the reply", (*scenario).redisSend},
 		"reply":     {1, "CLIENT@NODE: the next one", (*scenario).redisReply},
+	}
+}
+
+// found is a command whose failure is a finding.
+func found(f func(*scenario, []string) (string, error)) func(*scenario, []string) (string, error) {
+	return func(s *scenario, args []string) (string, error) {
+		answer, err := f(s, args)
+		if err != nil {
+			err = finding{err}
+		}
+		return answer, err
 	}
 }
 
@@ -503,7 +528,7 @@ func (s *scenario) failover(args []string) (string, error) {
 		case "plain":
 			return a.Failover(s.t.Context(), slotmesh.FailoverPlain)
 		case "force":
-			s.hit(args[0], "force")
+			s.hit(s.nameOf(s.members[args[0]].node.Status().Replication.Primary), "force by "+args[0]+" of")
 			return a.Failover(s.t.Context(), slotmesh.FailoverForce)
 		case "takeover":
 			return a.Takeover(s.t.Context())

@@ -2,6 +2,7 @@ package slotmesh_test
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -23,7 +24,8 @@ import (
 //	! COMMAND...                 the command must fail
 //	until 2s COMMAND...          it must succeed, sooner or later within the time
 //	stays 2s COMMAND...          it must succeed, again and again, for the time
-//	COMMAND... => PATTERN        what it answers (or fails with) must match the pattern
+//	COMMAND... => PATTERN        what it answers (or fails with) must match the pattern;
+//	                             a loss that is not explained is no answer
 //
 // and $NAME stands for what key or leader have given that name.
 //
@@ -76,8 +78,11 @@ func (s *scenario) line(text string) error {
 	word, rest, _ := strings.Cut(text, " ")
 	switch word {
 	case "!":
-		if err := s.line(rest); err == nil {
+		switch err := s.line(rest); {
+		case err == nil:
 			return fmt.Errorf("it has not failed")
+		case isFinding(err):
+			return err
 		}
 		return nil
 	case "until", "stays":
@@ -98,13 +103,18 @@ func (s *scenario) line(text string) error {
 		return fmt.Errorf("usage: %s %s", words[0], c.usage)
 	}
 	answer, err := c.run(s, words[1:])
-	if !matched {
+	if !matched || isFinding(err) {
 		return err
 	}
 	if err != nil {
 		answer = err.Error()
 	}
 	return matches(answer, strings.TrimSpace(pattern))
+}
+
+func isFinding(err error) bool {
+	var f finding
+	return errors.As(err, &f)
 }
 
 // expand puts in what names stand for.
