@@ -288,10 +288,17 @@ func commandsOfScenarios() map[string]command {
 		"load":   {1, "WRITERS [expiring]", (*scenario).startLoad},
 		"quiet":  {0, ": the load ends", func(s *scenario, _ []string) (string, error) { s.load.end(); return "", nil }},
 		"acks":   {1, "more|none: since the last look", (*scenario).acks},
-		"clock": {0, ": what pause-of-writes counts begins", func(s *scenario, _ []string) (string, error) {
+		"clock": {0, ": what pause-under and within count begins", func(s *scenario, _ []string) (string, error) {
 			s.clock = time.Now()
 			s.load.gapsFrom(s.clock)
 			return "", nil
+		}},
+		"within": {1, "DURATION: no more time has passed since clock", func(s *scenario, a []string) (string, error) {
+			limit, err := time.ParseDuration(a[0])
+			if took := time.Since(s.clock); err == nil && took > limit {
+				err = fmt.Errorf("%v have passed", took)
+			}
+			return "", err
 		}},
 		"pause-under": {1, "DURATION: no writer has waited longer since clock", (*scenario).pauseUnder},
 		"lost":        {1, "none|lag|unclean: which acknowledged writes of the load are gone, and why", found((*scenario).lost)},
