@@ -28,6 +28,7 @@ const (
 	EventFailed                             // a majority of the voters does not hear Node either (FAIL)
 	EventDiffers                            // Node, at Addr, is configured unlike this node; Text names both values
 	EventHeard                              // Node, which was silent or had failed, is heard again
+	EventReplicas                           // Shard, which Node leads, has lost a replica: Number are heard. Text says how many it should have, and is empty once it has them again
 )
 
 var eventNames = map[EventKind]string{
@@ -35,6 +36,7 @@ var eventNames = map[EventKind]string{
 	EventRefused: "refused", EventDuplicate: "duplicate", EventPrimary: "primary", EventDeposed: "deposed", EventMoved: "moved",
 	EventVoters: "voters", EventReplica: "replica", EventUnclean: "unclean", EventCut: "cut", EventNumberRefused: "number refused",
 	EventSlow: "slow", EventLost: "lost", EventSilent: "silent", EventFailed: "failed", EventHeard: "heard", EventDiffers: "differs",
+	EventReplicas: "replicas",
 }
 
 // String returns the kind as one or two lower-case words.

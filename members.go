@@ -778,10 +778,32 @@ func (s *state) tellDifferences() {
 	}
 }
 
-const problemsMax = 8 // that a status names; it counts those beyond
+const problemsMax = 8 // of a kind that a status names; it counts those beyond
 
-// problems names the members that are configured unlike this node.
-func (s *state) problems() []string {
+// problems names what is wrong though all is served.
+func (s *state) problems() []string { return append(s.differences(), s.unbacked()...) }
+
+// unbacked names the shards that have lost replicas.
+func (s *state) unbacked() []string {
+	var ps []string
+	more := 0
+	for _, id := range s.table.order {
+		switch lack := s.lackOf(id); {
+		case lack == "":
+		case len(ps) == problemsMax:
+			more++
+		default:
+			ps = append(ps, fmt.Sprintf("shard %s: %s", id.short(), lack))
+		}
+	}
+	if more > 0 {
+		ps = append(ps, fmt.Sprintf("and %d more shards that lack replicas", more))
+	}
+	return ps
+}
+
+// differences names the members that are configured unlike this node.
+func (s *state) differences() []string {
 	var ps []string
 	more := 0
 	for _, p := range s.peers.ordered {
@@ -945,6 +967,7 @@ func (s *state) trimShards() {
 			s.table.dropShard(id)
 			delete(s.shardless, id)
 			delete(s.hadReplicas, id)
+			delete(s.backed, id)
 			delete(s.vote.shards, id)
 			delete(s.vote.leases, id)
 			delete(s.used, id)

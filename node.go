@@ -1054,6 +1054,12 @@ func (n *node) logEvent(e *Event) {
 	switch e.Kind {
 	case EventUnclean, EventCut, EventDuplicate, EventNumberRefused, EventRefused, EventFailed, EventDiffers:
 		n.cfg.Logger.Warn(e.Kind.String(), "node", e.Node, "shard", e.Shard, "addr", e.Addr, "text", e.Text)
+	case EventReplicas:
+		log := n.cfg.Logger.Warn
+		if e.Text == "" {
+			log = n.cfg.Logger.Info // it has them again
+		}
+		log(e.Kind.String(), "node", e.Node, "shard", e.Shard, "number", e.Number, "text", e.Text)
 	case EventFormed, EventJoined, EventForgotten, EventReset, EventPrimary, EventDeposed, EventHeard:
 		n.cfg.Logger.Info(e.Kind.String(), "node", e.Node, "shard", e.Shard, "epoch", e.Epoch)
 	}
@@ -1081,8 +1087,8 @@ type Status struct {
 	MustNotDie NodeID // the only voter of a cluster of several nodes: without it nothing is decided
 
 	// Problems are what is wrong though it keeps nothing from being served, a
-	// sentence each: members whose NodeTimeout, or Primaries, are not this node's.
-	// The caller owns it.
+	// sentence each: members whose NodeTimeout, or Primaries, are not this node's;
+	// shards that have lost replicas (EventReplicas). The caller owns it.
 	Problems []string
 
 	Replication Replication // of this node's shard

@@ -2,6 +2,7 @@ package slotmesh
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 )
@@ -459,6 +460,7 @@ func (s *state) replicaTick() {
 	for id := range replicas {
 		s.hadReplicas[id] = true
 	}
+	s.tellReplicas(replicas)
 	switch {
 	case s.table.shards[s.self.Shard] == (Epoch{}):
 		if s.timeSince(s.primary) > 2*s.cfg.nodeTimeout {
@@ -474,6 +476,50 @@ func (s *state) replicaTick() {
 			s.migrateReplica(replicas)
 		}
 	}
+}
+
+// backing is how many replicas of a shard this node has heard when it looked last, of
+// those that the shard should have.
+type backing struct {
+	have  int
+	lacks bool // it has had more
+}
+
+// replicasWanted is how many replicas each shard should have: as many as the deployment
+// was started with, or else one, if it ever had one.
+func (s *state) replicasWanted() int { return max(1, int(s.cfg.form.Replicas)) }
+
+// tellReplicas tells the application of each shard that has lost a replica which it
+// should have, and of each change until it has as many as it should. Of those that come
+// to a new shard it does not tell.
+func (s *state) tellReplicas(replicas map[ShardID][]*peer) {
+	if !s.majorityHeard() {
+		return // it is cut off, and says nothing of the others
+	}
+	want := s.replicasWanted()
+	for _, id := range s.table.order {
+		was := s.backed[id]
+		have := min(len(replicas[id]), want)
+		switch {
+		case s.table.owned[id] == 0:
+			delete(s.backed, id)
+		case have < was.have || was.lacks && have != was.have:
+			s.backed[id] = backing{have, have < want}
+			s.viewDirty = true
+			s.event(Event{Kind: EventReplicas, Node: s.table.primary(id), Shard: id, Number: uint64(have), Text: s.lackOf(id)})
+		case have > was.have:
+			s.backed[id] = backing{have: have}
+		}
+	}
+}
+
+// lackOf says what a shard has lost of its replicas, or "".
+func (s *state) lackOf(id ShardID) string {
+	b := s.backed[id]
+	if !b.lacks {
+		return ""
+	}
+	return fmt.Sprintf("replicas: %d heard, expected %d", b.have, s.replicasWanted())
 }
 
 // migrateReplica makes this node a replica of a primary that has none, if it is the

@@ -1,6 +1,7 @@
 package slotmesh
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -964,4 +965,48 @@ func TestWhenANodeIsToSpare(t *testing.T) {
 			t.Errorf("%s: %s, want %s", row.name, got, row.want)
 		}
 	}
+}
+
+// The application is told of a shard that has lost a replica, of each change until it
+// has as many as it should, and by Status meanwhile. Where nobody has said how many that
+// is, one is. Who is cut off tells of nobody.
+func TestEventsTellOfReplicasThatAreLost(t *testing.T) {
+	t.Parallel()
+	w := newRules(t)
+	a, b, c, d, _ := w.replicated()
+	a.core.cfg.form.Replicas = 2 // in the eyes of a alone
+	w.run(ruleNT)
+	told := func(n *ruleNode) string {
+		text := ""
+		for _, e := range n.eventsOf(EventReplicas) {
+			require.Equal(t, a.core.id, e.Node)
+			require.Equal(t, a.shard(), e.Shard)
+			text += fmt.Sprintf("%d %s; ", e.Number, e.Text)
+		}
+		n.events = nil
+		return text
+	}
+	both := func(atA, atD string) {
+		t.Helper()
+		w.run(2 * ruleNT)
+		require.Equal(t, atA, told(a))
+		require.Equal(t, atD, told(d))
+	}
+	both("", "")
+	require.Empty(t, a.core.problems())
+
+	b.crash()
+	both("1 replicas: 1 heard, expected 2; ", "")
+	require.Equal(t, []string{"shard " + a.shard().short() + ": replicas: 1 heard, expected 2"}, a.core.problems())
+	c.crash()
+	both("0 replicas: 0 heard, expected 2; ", "0 replicas: 0 heard, expected 1; ")
+	c.restart()
+	both("1 replicas: 1 heard, expected 2; ", "1 ; ")
+	b.restart()
+	both("2 ; ", "")
+	require.Empty(t, a.core.problems())
+
+	w.lose = func(m ruleMail) bool { return m.from == a || m.to == a }
+	w.run(2 * ruleNT)
+	require.Empty(t, told(a))
 }

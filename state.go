@@ -201,6 +201,7 @@ type state struct {
 	followed    SlotSet            // slots of which this node has followed its primary's log, and not led since
 	role        logRole
 	hadReplicas map[ShardID]bool
+	backed      map[ShardID]backing // shards with slots
 	nextReplica time.Duration
 	primary     time.Duration // last heartbeat of this shard's leased primary
 	bumps       []bump
@@ -263,6 +264,7 @@ func newState(cfg coreConfig, saved []cell) (*state, error) {
 		meetings:    map[uint64]*meeting{},
 		shardless:   map[ShardID]time.Duration{},
 		hadReplicas: map[ShardID]bool{},
+		backed:      map[ShardID]backing{},
 		claims:      map[numberClaim]map[NodeID]struct{}{},
 		used:        map[ShardID]uint64{},
 		heard:       map[ShardID]uint64{},
