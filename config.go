@@ -140,11 +140,13 @@ type Config struct {
 	// per decision.
 	MaxVoters int
 
-	// Store keeps the node's data. nil is store.NewMemory. The node closes a
-	// store that it made, and leaves one that it was given open. A store that
-	// outlives the process needs a Dir beside it: without one the next start is a
-	// new node, which shows what the store still has of the slots that it gets
-	// by forming, whoever had them meanwhile.
+	// Store keeps the node's data. nil is store.NewMemory. A replica that copies
+	// everything from its primary needs memory for all of it once more while it does,
+	// also where its store is on disk: nothing that it has is touched before the copy
+	// is whole. The node closes a store that it made, and leaves one that it was given
+	// open. A store that outlives the process needs a Dir beside it: without one the
+	// next start is a new node, which shows what the store still has of the slots that
+	// it gets by forming, whoever had them meanwhile.
 	Store Store
 
 	// Commands is the application's own code that runs at the primary of a slot,

@@ -113,6 +113,11 @@ type Op struct {
 // a primary, that starts again with such a store is the member that it was; where its
 // node was closed before, and nothing else has changed the store since, it need not
 // copy everything either.
+//
+// A replica that does have to copy everything gathers it in memory first, whatever the
+// store, for what the store holds is not touched before the copy is whole: for that time
+// its process needs room in memory for all data of its shard, though the store keeps it
+// on disk.
 type Persistent interface {
 	Store
 
