@@ -14,8 +14,15 @@ import (
 )
 
 // Bugs of replication and failover that users of other projects have reported in
-// public, as tests of what must hold instead. Each names the report. Those of commands
-// are beside package resp's.
+// public, as tests of what must hold instead. Each names the report and its number here;
+// those that are elsewhere:
+//
+//	O49  half of the primaries die at once     TestHalfOfThePrimariesDieAtOnce
+//	O65  a primary is back at once, empty      TestAPrimaryThatComesBackEmptyWipesNobody
+//	O68  a bad offset ends the server          resp: TestPSyncWithABadOffset
+//	O69  WAIT is taken for more than it is     resp: TestWait
+//
+// Those of commands are beside package resp's.
 
 // inSeeds runs a schedule of the simulator under some seeds.
 func inSeeds(t *testing.T, run func(w *simWorld)) {
@@ -49,9 +56,9 @@ func (w *simWorld) noneStands(shard ShardID, ns ...*simNode) {
 	}
 }
 
-// valkey-io/valkey#885: a replica that was attached to another primary told voters the
-// offset that it had in its old shard, which was the higher one, and won without any of
-// the data.
+// O43, valkey-io/valkey#885: a replica that was attached to another primary told voters
+// the offset that it had in its old shard, which was the higher one, and won without any
+// of the data.
 func TestAReplicaOfAnotherShardBringsNoOffsetAlong(t *testing.T) {
 	inSeeds(t, func(w *simWorld) {
 		c, _, rs := w.shard(0, 3, 4, 1, 5, 6)
@@ -71,8 +78,8 @@ func TestAReplicaOfAnotherShardBringsNoOffsetAlong(t *testing.T) {
 	})
 }
 
-// valkey-io/valkey#4317, #4684: of three replicas two had just come and lacked writes;
-// their requests reached the voters first, and one of them won.
+// O44, valkey-io/valkey#4317, #4684: of three replicas two had just come and lacked
+// writes; their requests reached the voters first, and one of them won.
 func TestVotersRefuseAReplicaThatLacksWritesAndComesFirst(t *testing.T) {
 	inSeeds(t, func(w *simWorld) {
 		c, p, rs := w.shard(1, 3, 4, 1, 5, 6)
@@ -99,8 +106,8 @@ func TestVotersRefuseAReplicaThatLacksWritesAndComesFirst(t *testing.T) {
 	})
 }
 
-// redis/redis#7211: the only replica of a primary that died during the first copy was
-// empty, and won.
+// O45, redis/redis#7211: the only replica of a primary that died during the first copy
+// was empty, and won.
 func TestTheOnlyReplicaDoesNotWinWhileItIsEmpty(t *testing.T) {
 	inSeeds(t, func(w *simWorld) {
 		w.volatile = false
@@ -125,7 +132,7 @@ func TestTheOnlyReplicaDoesNotWinWhileItIsEmpty(t *testing.T) {
 	})
 }
 
-// valkey-io/valkey#974: a primary came back under the very epoch of the one that had
+// O46, valkey-io/valkey#974: a primary came back under the very epoch of the one that had
 // been elected for it, had the smaller id, and took its slots back.
 func TestAnOldPrimaryWithAnEqualEpochTakesNothingBack(t *testing.T) {
 	smaller, larger := 0, 0
@@ -156,8 +163,8 @@ func TestAnOldPrimaryWithAnEqualEpochTakesNothingBack(t *testing.T) {
 	}
 }
 
-// valkey-io/valkey#2169: a primary took a higher epoch and died before its replica had
-// heard of it; the replica's requests were refused for ever, as older than what the
+// O47, valkey-io/valkey#2169: a primary took a higher epoch and died before its replica
+// had heard of it; the replica's requests were refused for ever, as older than what the
 // voters knew.
 func TestAReplicaWinsThoughItHasNotHeardOfItsPrimarysEpoch(t *testing.T) {
 	inSeeds(t, func(w *simWorld) {
@@ -176,9 +183,9 @@ func TestAReplicaWinsThoughItHasNotHeardOfItsPrimarysEpoch(t *testing.T) {
 	})
 }
 
-// redis/redis#13018, #15472: a replica heard that its primary followed somebody before
-// it heard that this one led: it followed its old primary, which followed the new one,
-// and once they followed each other in a circle.
+// O50, redis/redis#13018, #15472: a replica heard that its primary followed somebody
+// before it heard that this one led: it followed its old primary, which followed the new
+// one, and once they followed each other in a circle.
 func TestNobodyFollowsAReplicaWhenNewsComeInTheWrongOrder(t *testing.T) {
 	inSeeds(t, func(w *simWorld) {
 		_, p, rs := w.shard(0, 3, 3, 2, 5, 6)
@@ -222,8 +229,8 @@ func circle(ns []*simNode) *simNode {
 	return nil
 }
 
-// redis/redis#4027: a failover by hand did not end while keys expired, for the replica
-// waited for an offset that the deletions moved on.
+// O48, redis/redis#4027: a failover by hand did not end while keys expired, for the
+// replica waited for an offset that the deletions moved on.
 func TestAFailoverByHandEndsWhileKeysExpire(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -244,7 +251,7 @@ func TestAFailoverByHandEndsWhileKeysExpire(t *testing.T) {
 	})
 }
 
-// valkey-io/valkey#3996: two asked for a failover of one shard at once, and it stood
+// O51, valkey-io/valkey#3996: two asked for a failover of one shard at once, and it stood
 // still. One of them gets it, and all is well.
 func TestTwoFailoversOfOneShardAtOnce(t *testing.T) {
 	t.Parallel()
@@ -275,8 +282,8 @@ func TestTwoFailoversOfOneShardAtOnce(t *testing.T) {
 	}
 }
 
-// microsoft/garnet#640, redis/redis#4289: a node that came back at another address was
-// told of under the old one.
+// O57, microsoft/garnet#640, redis/redis#4289: a node that came back at another address
+// was told of under the old one.
 func TestANodeThatComesBackElsewhereIsKnownThere(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -307,8 +314,8 @@ func TestANodeThatComesBackElsewhereIsKnownThere(t *testing.T) {
 	})
 }
 
-// hashicorp/memberlist#345: after all nodes had been started anew at once some stayed
-// dead in the eyes of others, whom no word of them reached.
+// O58, hashicorp/memberlist#345: after all nodes had been started anew at once some
+// stayed dead in the eyes of others, whom no word of them reached.
 func TestAllNodesStartAnewAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -343,9 +350,9 @@ func TestAllNodesStartAnewAtOnce(t *testing.T) {
 	})
 }
 
-// buraksezer/olric#225: with two copies of a key, the replica and then the owner were
-// started anew, one soon after the other, and the key was gone. Ready is what says that
-// the next one may go.
+// O66, buraksezer/olric#225: with two copies of a key, the replica and then the owner
+// were started anew, one soon after the other, and the key was gone. Ready is what says
+// that the next one may go.
 func TestNodesThatStartAnewOneAfterTheOtherLoseNothing(t *testing.T) {
 	t.Parallel()
 	for _, acks := range []int{0, 1} {
@@ -385,8 +392,8 @@ func TestNodesThatStartAnewOneAfterTheOtherLoseNothing(t *testing.T) {
 	}
 }
 
-// redis/redis#3899: a connection to a replica broke in the middle of a command, a part
-// of it stayed in the backlog, and what came after it was read as something else.
+// O67, redis/redis#3899: a connection to a replica broke in the middle of a command, a
+// part of it stayed in the backlog, and what came after it was read as something else.
 func TestALogThatIsCutInTheMiddleOfAFrame(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

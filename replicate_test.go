@@ -191,8 +191,8 @@ func TestAPlainFailoverLosesNothing(t *testing.T) {
 }
 
 // Whose memory is gone is another member than it was: it leads nobody, and what the
-// others have stays. In valkey-io/valkey#579 and redis/redis#6434 a primary that was
-// back before anybody had missed it was the primary still, and its replicas copied
+// others have stays. O65: in valkey-io/valkey#579 and redis/redis#6434 a primary that
+// was back before anybody had missed it was the primary still, and its replicas copied
 // nothing from it, wiping what they had.
 func TestAPrimaryThatComesBackEmptyWipesNobody(t *testing.T) {
 	t.Parallel()

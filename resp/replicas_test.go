@@ -269,8 +269,8 @@ func TestFailoverByHand(t *testing.T) {
 	})
 }
 
-// valkey/valkey#3996: a FORCE while another failover runs began the election anew,
-// and again.
+// O51, valkey-io/valkey#3996: a FORCE while another failover runs began the election
+// anew, and again.
 func TestFailoverForceWhileAnotherRuns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -289,7 +289,7 @@ func TestFailoverForceWhileAnotherRuns(t *testing.T) {
 	})
 }
 
-// redis/redis#12439, valkey-io/valkey#743: WAIT counts what its own connection has
+// O69, redis/redis#12439, valkey-io/valkey#743: WAIT counts what its own connection has
 // written, and tells how many have it, however few.
 func TestWait(t *testing.T) {
 	t.Parallel()

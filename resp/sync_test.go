@@ -32,7 +32,7 @@ func askForData(t *testing.T, s *Server, commands ...string) (file []byte, befor
 	return []byte(body), strings.Fields(text)
 }
 
-// redis/redis#10243: an offset that is no number ended the server.
+// O68, redis/redis#10243: an offset that is no number ended the server.
 func TestPSyncWithABadOffset(t *testing.T) {
 	s := startServer(t)
 	c := dial(t, s)
