@@ -12,7 +12,7 @@ import (
 //
 //	T1   a replica wins that lacks a write                mutants no-in-sync, old-record, join-behind
 //	T2   primary and one replica are cut off together     schedule T2
-//	T3   a replica that has a write follows one without   schedules T2, T6
+//	T3   a replica that has a write follows one without   schedules T3, T2, T6
 //	T4   a primary is back at once, with less             schedule T4, mutants any-incarnation, serve-restart
 //	T5   a replica has acknowledged, and is back without  schedule T5, mutant any-incarnation
 //	T6   offsets of two histories are compared            schedule T6, mutant ack-old
@@ -42,6 +42,29 @@ func lostWriteSchedules() []*schedule {
 			w.pass(w.nt / 2)
 			w.together([]*simNode{p}, c.all())
 			w.within("LV5", "the old primary follows the new one", 3*w.nt, func() bool { return x.inSync(p) })
+		}},
+		{"T3: a replica that has a write never follows one that lacks it", nil, func(w *simWorld) {
+			_, p, rs := w.shard(1, 3, 3, 2, 5, 6)
+			r, x := rs[0], rs[1]
+			forget := w.loseLog(func(_, to *simNode, what any) bool { return to == x && answersLog(what) })
+			w.await("who gets nothing is out of sync", 3*w.nt, func() bool { return !p.inSync(x) && p.inSync(r) })
+			w.pass(w.nt / 4) // writes that it lacks
+			shard, store := p.core.self.Shard, r.core.self.Store
+			_, release := w.hold(func(f *simFlight, _ *simNode) bool { return kindOf(f, msgVote) && w.sentBy(f, r) })
+			w.onSend = func(n *simNode, m message) {
+				if m, ok := m.(*recordMsg); ok && n == x && m.Record.Shard == shard {
+					w.fail("RP1", "%s leads, and lacks what is acknowledged", n.name())
+				}
+			}
+			p.crash(false)
+			forget()
+			w.pass(2 * w.nt) // it asks, and the one that has everything is not heard
+			release()
+			w.serves(r, 5, 6)
+			w.within("LV5", "the other one follows it", 3*w.nt, func() bool { return r.inSync(x) })
+			if r.core.self.Store != store {
+				w.fail("RP7", "%s has copied everything anew", r.name())
+			}
 		}},
 		{"T4, RP7: a primary that is back at once, with nothing, is a replica", nil, func(w *simWorld) {
 			w.volatile = true
