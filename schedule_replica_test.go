@@ -124,7 +124,7 @@ func (w *simWorld) asking(n *simNode, slot Slot) (*simWrite, bool) {
 	if m, marked := n.core.marks[slot]; !marked || !m.Importing || n.core.serve.hold.Contains(slot) || n.local() >= n.core.servesUntil() {
 		return nil, false
 	}
-	v := &simWrite{n: 1, node: int32(n.index)}
+	v := &simWrite{n: 1, node: int32(n.index), at: w.now}
 	n.log(simEntry{kind: simPut, slot: slot, value: v})
 	return v, true
 }

@@ -32,7 +32,7 @@ import (
 //	FM1  checkFormed               one cluster of a deployment D14  checkReplaced            who is reset votes no more
 //
 //	RP1  noteLost, checkUnclean    no strict write is lost     RP7  checkCopied              less wipes nobody
-//	RP2  checkEntry                a log is its primary's      RP8  checkLost                losses are an end
+//	RP2  checkEntry                a log is its primary's      RP8  checkLost                losses are an end, bounded
 //	RP3  checkResumed              and goes on where it was    RP9  noteLost                 consent loses nothing
 //	RP4  checkSame, apart          one log, the same data      RP10 checkHeld                acknowledged: all have it
 //	RP5  checkStands               no copy, no vote            RP11 apart                    replicas follow primaries

@@ -17,7 +17,8 @@ type simWrite struct {
 	n    uint32
 	node int32
 	prev *simWrite
-	log  simEntryKey // where it was appended; of no epoch where there was no log
+	at   time.Duration // when it was made
+	log  simEntryKey   // where it was appended; of no epoch where there was no log
 }
 
 // simStore is the data of one node.
@@ -101,7 +102,7 @@ func (w *simWorld) clientOp(n *simNode) {
 		inv:      w.ledger.committed[key], resets: w.ledger.resets[key]}
 	if op.wrote = w.chance(0.4) && n.mayWrite(); op.wrote {
 		prev := n.store.values[slot]
-		v := &simWrite{n: 1, node: int32(n.index), prev: prev}
+		v := &simWrite{n: 1, node: int32(n.index), prev: prev, at: w.now}
 		if prev != nil {
 			v.n = prev.n + 1
 		}

@@ -678,7 +678,10 @@ func (w *simWorld) checkHeld(n *simNode, op simPending) {
 }
 
 // checkLost: RP8, what a failover has lost is the end of what its shard had
-// acknowledged: the winner's log ends before it, and there is no hole.
+// acknowledged: the winner's log ends before it, and there is no hole. And it is no more
+// than the winner may lack: it was elected as a member in sync, which lacks what is
+// younger than lagMost (LV8), and its primary has acknowledged, cut off, until its
+// lease was over.
 func (w *simWorld) checkLost(n *simNode, slot Slot, was, has *simWrite) {
 	first := was
 	for first != nil && first.prev != has {
@@ -696,7 +699,15 @@ func (w *simWorld) checkLost(n *simNode, slot Slot, was, has *simWrite) {
 	if i >= 0 && past[i].After < at.offset && at.offset <= past.endOf(i, n.replica.log.end) {
 		w.fail("RP8", "%s lacks %v of slot %d, and its log has offset %d of epoch %v", n.name(), first.short(), slot, at.offset, at.epoch)
 	}
+	last := w.ledger.lastAck[simSlotKey{n.core.cluster, slot}].at
+	if most := w.lagMost() + w.nt + w.nt/20; last-first.at > most {
+		w.fail("RP8", "%s lacks what slot %d had for %v when its last primary acknowledged it last, more than %v", n.name(), slot, last-first.at, most)
+	}
 }
+
+// lagMost is for how long a member may lack an entry and be in sync. What is not
+// acknowledged for NodeTimeout/2 costs it its place, by and by: see checkWaits.
+func (w *simWorld) lagMost() time.Duration { return w.nt * 5 / 4 }
 
 // simHeir is a node that leads a shard, and the slots that were looked at since it
 // took it over.
