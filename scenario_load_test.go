@@ -265,6 +265,7 @@ func (s *scenario) explainLag(a ack) (until time.Time, why string) {
 // it expects: what has happened to another node or shard explains nothing, nor is a loss
 // explained after which the same reign has kept something.
 func TestAnUnexplainedLossFailsAScript(t *testing.T) {
+	t.Parallel()
 	unclean := func(s *scenario, shard slotmesh.ShardID, from string) {
 		s.events = append(s.events, scenarioEvent{time.Now(), "A1", slotmesh.Event{Kind: slotmesh.EventUnclean, Shard: shard, From: s.members[from].id}})
 	}
@@ -285,6 +286,7 @@ func TestAnUnexplainedLossFailsAScript(t *testing.T) {
 		"it cannot be read":                    {last, func(s *scenario) { s.kill("A"); s.kill("A1") }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				s := newScenario(t)
 				for _, line := range []string{"cluster 1x1", "until 2s insync A A1", "load 1", "wait 100ms", "quiet", "lost none => 0"} {
