@@ -199,29 +199,50 @@ func (w *simWorld) served() int {
 	return all.Len()
 }
 
-const replaceSeeds = 200 // primaries that BenchmarkTimeToReplaceAPrimary kills, one in a world of its own
+const replaceSeeds = 200 // primaries that BenchmarkTimeToReplaceAPrimary kills for each case, one in a world of its own
+
+// replaceCase is what happens besides the death of the primary.
+type replaceCase struct {
+	name  string
+	hop   float64 // a message and a save take up to so many NodeTimeouts each; 0: about a millisecond
+	voter bool    // a voter of another shard dies with it
+	late  bool    // that voter has died before, and the voters have just begun to change for it
+	first bool    // and the primary is the one who changes them
+}
 
 // BenchmarkTimeToReplaceAPrimary is how long it takes from the death of a primary
 // to the first fresh read of its replica, in a cluster of six, in simulated time.
 func BenchmarkTimeToReplaceAPrimary(b *testing.B) {
-	for b.Loop() {
-		var took []float64
-		for seed := range uint64(replaceSeeds) {
-			took = append(took, timeToReplace(b, seed))
-		}
-		slices.Sort(took)
-		for _, q := range []struct {
-			at   int
-			unit string
-		}{{50, "p50-NodeTimeouts"}, {90, "p90-NodeTimeouts"}, {99, "p99-NodeTimeouts"}, {100, "max-NodeTimeouts"}} {
-			b.ReportMetric(took[min(len(took)*q.at/100, len(took)-1)], q.unit)
-		}
+	for _, c := range []replaceCase{
+		{name: "calm"},
+		{name: "hops=0.02", hop: 0.02},
+		{name: "with-a-voter", voter: true},
+		{name: "voters-changing", voter: true, late: true},
+		{name: "changing-voters", voter: true, late: true, first: true},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			for b.Loop() {
+				var took []float64
+				for seed := uint64(0); len(took) < replaceSeeds; seed++ {
+					if d, ok := timeToReplace(b, seed, c); ok {
+						took = append(took, d)
+					}
+				}
+				slices.Sort(took)
+				for _, q := range []struct {
+					at   int
+					unit string
+				}{{50, "p50-NodeTimeouts"}, {90, "p90-NodeTimeouts"}, {99, "p99-NodeTimeouts"}, {100, "max-NodeTimeouts"}} {
+					b.ReportMetric(took[min(len(took)*q.at/100, len(took)-1)], q.unit)
+				}
+				b.ReportMetric(0, "ns/op") // how long the simulator takes is of no interest
+			}
+		})
 	}
 }
 
-// timeToReplace kills a primary of a fresh world, and returns how many NodeTimeouts
-// later its slots are served again.
-func timeToReplace(b *testing.B, seed uint64) float64 {
+// threeShards is a world of three primaries with a replica each.
+func threeShards(b *testing.B, seed uint64) *simWorld {
 	w := newSimWorld(seed)
 	w.unchecked, w.stopAt, w.faults.opsEvery = true, true, 0
 	var ns []*simNode
@@ -238,12 +259,41 @@ func timeToReplace(b *testing.B, seed uint64) float64 {
 		}
 		return k == 3 && len(w.living()) == 6
 	}), "seed %d: %v", seed, w.fails)
+	return w
+}
+
+// timeToReplace kills a primary of a fresh world, and returns how many NodeTimeouts
+// later its slots are served again; false: the world has nobody to kill in this case.
+func timeToReplace(b *testing.B, seed uint64, c replaceCase) (float64, bool) {
+	w := threeShards(b, seed)
+	if by := time.Duration(c.hop * float64(w.nt)); by > 0 {
+		w.faults.slow, w.faults.slowBy, w.faults.diskSlow, w.faults.diskBy = 1, by, 1, by
+	}
 	w.pass(w.between(w.nt, 3*w.nt))
-	p := ns[slices.IndexFunc(ns, func(n *simNode) bool { return n.core.lead != nil && n.core.ownsSlots() })]
+	var spared ShardID
+	if c.late {
+		v := w.nodes[slices.IndexFunc(w.nodes, func(n *simNode) bool { return n.core.isVoter() && n.core.lead == nil })]
+		spared = v.core.self.Shard // its replica is gone
+		v.crash(false)
+	}
+	changes := func(n *simNode) bool { return n.core.change != nil }
+	if c.late {
+		require.True(b, w.await("the voters begin to change", 5*w.nt, func() bool { return slices.ContainsFunc(w.living(), changes) }), "seed %d: %v", seed, w.fails)
+	}
+	i := slices.IndexFunc(w.nodes, func(n *simNode) bool {
+		return n.up && n.core.lead != nil && n.core.ownsSlots() && n.core.self.Shard != spared && changes(n) == c.first
+	})
+	if i < 0 {
+		return 0, false
+	}
+	p := w.nodes[i]
+	if c.voter && !c.late {
+		w.nodes[slices.IndexFunc(w.nodes, func(n *simNode) bool { return n.core.isVoter() && n.core.self.Shard != p.core.self.Shard })].crash(false)
+	}
 	slots, began := p.core.serve.slots, w.now
 	p.crash(false)
 	require.True(b, w.await("its replica serves", 5*w.nt, func() bool {
 		return slices.ContainsFunc(w.living(), func(n *simNode) bool { return n.core.leaseHeld() && n.servesAll(slots) })
 	}), "seed %d: %v", seed, w.fails)
-	return (w.now - began).Seconds() / w.nt.Seconds()
+	return (w.now - began).Seconds() / w.nt.Seconds(), true
 }
