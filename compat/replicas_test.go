@@ -2,6 +2,7 @@ package compat
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -21,14 +22,21 @@ import (
 // replicatedCluster makes a cluster of three primaries with a replica each.
 func replicatedCluster(t testing.TB, bin string, args ...string) []*process {
 	t.Helper()
-	all := make([]*process, 6)
+	return replicatedClusterOf(t, bin, 6, args...)
+}
+
+// replicatedClusterOf makes a cluster of three primaries and so many nodes in all that
+// each has a replica at least.
+func replicatedClusterOf(t testing.TB, bin string, n int, args ...string) []*process {
+	t.Helper()
+	all := make([]*process, n)
 	create := []string{"--cluster", "create", "--cluster-yes", "--cluster-replicas", "1"}
 	for i := range all {
 		all[i] = startProcess(t, bin, append([]string{"--cluster-enabled", "yes", "--cluster-node-timeout", "2000"}, args...)...)
 		create = append(create, all[i].addr())
 	}
 	out := cli(t, create...)
-	require.Equal(t, 3, strings.Count(out, "Adding replica"))
+	require.Equal(t, n-3, strings.Count(out, "Adding replica"), out)
 	require.Contains(t, out, "[OK] All nodes agree about slots configuration.")
 	require.Contains(t, out, "[OK] All 16384 slots covered.")
 	for _, p := range all {
@@ -75,28 +83,35 @@ func shardOf(t testing.TB, all []*process) (primary, replica *process) {
 // numbers writes rising numbers, each writer under keys of its own: a number that
 // has been acknowledged and is not there any more shows as a smaller one.
 type numbers struct {
-	t     testing.TB
-	c     *redis.ClusterClient
-	wg    sync.WaitGroup
-	stop  atomic.Bool
-	last  []atomic.Int64
-	acked atomic.Int64
+	t       testing.TB
+	c       *redis.ClusterClient
+	wg      sync.WaitGroup
+	stop    atomic.Bool
+	name    string        // of its keys
+	acks    [][]numberAck // of each key, by its writer; read when the writers have ended
+	acked   atomic.Int64
+	failed  atomic.Int64
+	slowest atomic.Int64 // nanoseconds that a write has taken which was acknowledged
+}
+
+// numberAck is an acknowledged write.
+type numberAck struct {
+	n            int64
+	began, ended time.Time // of the call
 }
 
 func startNumbers(t testing.TB, all []*process, keys int) *numbers {
-	o := &redis.ClusterOptions{MaxRedirects: 16, MaxRetries: 1, ReadTimeout: 2 * time.Second, DialTimeout: time.Second}
+	o := &redis.ClusterOptions{MaxRedirects: 16, MaxRetries: 1, ReadTimeout: 2 * time.Second, DialTimeout: time.Second, DialerRetries: 1}
 	for _, p := range all {
 		o.Addrs = append(o.Addrs, p.addr())
 	}
-	n := &numbers{t: t, c: redis.NewClusterClient(o), last: make([]atomic.Int64, keys)}
+	n := &numbers{t: t, c: redis.NewClusterClient(o), acks: make([][]numberAck, keys),
+		name: strconv.FormatUint(uint64(rand.Uint32()), 10)}
 	for w := range 4 {
 		n.wg.Go(func() {
 			for i := int64(1); !n.stop.Load(); i++ {
 				for k := w; k < keys && !n.stop.Load(); k += 4 {
-					if n.c.Set(t.Context(), n.key(k), i, 0).Err() == nil {
-						n.last[k].Store(i)
-						n.acked.Add(1)
-					}
+					n.set(k, i)
 				}
 			}
 		})
@@ -108,7 +123,23 @@ func startNumbers(t testing.TB, all []*process, keys int) *numbers {
 	return n
 }
 
-func (n *numbers) key(k int) string { return fmt.Sprint("number:", k) }
+func (n *numbers) set(k int, i int64) {
+	began := time.Now()
+	if n.c.Set(n.t.Context(), n.key(k), i, 0).Err() != nil {
+		n.failed.Add(1)
+		return
+	}
+	now := time.Now()
+	n.acks[k] = append(n.acks[k], numberAck{i, began, now})
+	n.acked.Add(1)
+	for took := now.Sub(began).Nanoseconds(); ; {
+		if was := n.slowest.Load(); took <= was || n.slowest.CompareAndSwap(was, took) {
+			return
+		}
+	}
+}
+
+func (n *numbers) key(k int) string { return fmt.Sprint("number:", n.name, ":", k) }
 
 func (n *numbers) goOn(more int64) {
 	n.t.Helper()
@@ -122,21 +153,27 @@ func (n *numbers) end() {
 }
 
 // lost counts the keys whose last acknowledged number is gone.
-func (n *numbers) lost() (lost int) {
+func (n *numbers) lost() int { return len(n.losses()) }
+
+// losses are the acknowledged writes that are gone, by key, once the writers have ended:
+// all of a higher number than the one that is there.
+func (n *numbers) losses() map[string][]numberAck {
 	n.t.Helper()
-	for k := range n.last {
-		want := n.last[k].Load()
+	gone := map[string][]numberAck{}
+	for k, acks := range n.acks {
 		var got int64
 		require.Eventually(n.t, func() (ok bool) {
 			v, err := n.c.Get(n.t.Context(), n.key(k)).Int64()
 			got = v
 			return err == nil || err == redis.Nil
 		}, 30*time.Second, 20*time.Millisecond)
-		if got < want {
-			lost++
+		for _, a := range acks {
+			if a.n > got {
+				gone[n.key(k)] = append(gone[n.key(k)], a)
+			}
 		}
 	}
-	return lost
+	return gone
 }
 
 // A primary that is killed under load is replaced without an operator, and comes
@@ -162,18 +199,23 @@ func TestReplicaReplacesAKilledPrimary(t *testing.T) {
 	healthy(t, replica)
 }
 
-// An operator's failover there and back again, with writers: nothing is lost.
+// An operator's failover there and back again, twice, with writers: nothing is lost. What
+// writes wait for it is measured, and depends on what else the machine does.
 func TestFailoverByHandUnderLoad(t *testing.T) {
 	all := replicatedCluster(t, buildServer(t))
 	a, b := shardOf(t, all)
 	n := startNumbers(t, all, 120)
-	for range 2 {
+	for range 4 {
 		n.goOn(1000)
+		n.slowest.Store(0)
+		n.failed.Store(0)
 		began := time.Now()
 		require.Equal(t, "OK", b.do("CLUSTER", "FAILOVER").text)
 		require.Eventually(t, func() bool { return b.info("role") == "master" }, 10*time.Second, time.Millisecond)
-		t.Logf("it leads after %v", time.Since(began))
+		leads := time.Since(began)
 		a.linkUp()
+		n.goOn(500)
+		t.Logf("it leads after %v, the slowest write has taken %v, %d have failed", leads, time.Duration(n.slowest.Load()), n.failed.Load())
 		a, b = b, a
 	}
 	n.goOn(500)
