@@ -250,7 +250,6 @@ func wantMalformed(t testing.TB, err error, what string, args ...any) {
 // ---- messages
 
 func TestEveryMessageComesBackAsItWasSent(t *testing.T) {
-	t.Parallel()
 	for k := range kinds {
 		for seed := range uint64(60) {
 			m := newFiller(seed, int(seed%9)).message(k)
@@ -399,7 +398,6 @@ func wrongBytes(b byte) []byte {
 
 // One wrong byte gives an error or another message, which has no other encoding.
 func TestEveryCorruptedByteIsAnErrorOrAnotherMessage(t *testing.T) {
-	t.Parallel()
 	var frame []byte
 	for k := range kinds {
 		payload := payloadOf(t, newFiller(14, 1).message(k))
