@@ -105,6 +105,7 @@ func TestHalfOfThePrimariesDieAtOnce(t *testing.T) {
 func TestHalfOfThePrimariesDieWithMostVoters(t *testing.T) {
 	t.Parallel()
 	w := manyShards(t)
+	require.True(t, w.await("every shard has something to lose", 20*w.nt, func() bool { return len(w.ledger.committed) == len(w.ledger.hot) }))
 	w.killMany(t, maxVotersDefault/2+1)
 	w.pass(w.nt + w.nt/4)
 	acks := w.ledger.acks

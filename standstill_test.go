@@ -1,6 +1,7 @@
 package slotmesh
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net"
@@ -14,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// hangingNet is a node's transport on which one connection may hang, and whatever is
-// dialed as long as it does; those that are there go on.
+// hangingNet is a node's transport on which one connection for data may hang, and
+// whatever is dialed for data as long as it does; all others go on.
 type hangingNet struct {
 	Transport
 	mu    sync.Mutex
@@ -30,6 +31,7 @@ type hangingConn struct {
 	net.Conn
 	mu       sync.Mutex
 	ways     [2]*hang
+	shaken   bool      // its role is known
 	deadline time.Time // for reads
 	closed   chan struct{}
 	once     sync.Once
@@ -113,6 +115,14 @@ func (c *hangingConn) Read(p []byte) (int, error) {
 }
 
 func (c *hangingConn) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	if !c.shaken {
+		c.shaken = true
+		if h, err := readHello(bytes.NewReader(p)); err != nil || linkRole(h.Role) != roleData {
+			c.ways = [2]*hang{}
+		}
+	}
+	c.mu.Unlock()
 	if err := c.pass(wayOut); err != nil {
 		return 0, err
 	}

@@ -475,6 +475,7 @@ func TestSettingsAreThePolicyOfTheNode(t *testing.T) {
 			return true
 		})
 		key := f.key(p)
+		f.within(2*frontNT, "the replica is in sync", func() bool { return len(f.nodes[p].Status().Replication.InSync) == 2 })
 		f.kill(p)
 		time.Sleep(6 * frontNT)
 		require.Equal(t, "slave", replica.field("role"))
