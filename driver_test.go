@@ -3,7 +3,9 @@ package slotmesh
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -129,6 +131,47 @@ func TestAStatusIsNeverOld(t *testing.T) {
 		until(t, driverNT, "its status", func() bool { return !nodes[0].Status().Ready && !nodes[0].Status().OK })
 		f.Heal()
 		until(t, 2*driverNT, "its status", func() bool { return nodes[0].Status().Ready })
+	})
+}
+
+// A node that can save nothing any more is dead to the others, though it runs: its
+// replica takes its place. It says why, and knows where to send its clients.
+func TestANodeWithoutADiskIsReplacedThoughItRuns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		nodes := formNodes(t, newFaults(t), 4, Config{Primaries: 2, Replicas: 1})
+		n := nodes[slices.IndexFunc(nodes, func(n *node) bool { return ask(t, n, (*state).ownsSlots) })]
+		key := keyOf(n, 0)
+		require.NoError(t, n.Client().Set(t.Context(), key, []byte("before")))
+		require.NoError(t, n.post(t.Context(), func(s *state, now time.Duration) output { return s.saveFailed(now, errors.New("full")) }))
+		require.ErrorContains(t, n.Admin().BumpEpoch(t.Context()), "this node cannot save its state: full")
+		until(t, 3*driverNT, "its replica serves, and it knows", func() bool {
+			o, ok := n.Table().Owner(KeySlot(key))
+			return ok && o.ID != n.ID()
+		})
+		require.Contains(t, n.Status().Reason, "cannot save its state")
+		require.NoError(t, n.Client().Set(t.Context(), key, []byte("after")))
+	})
+}
+
+// Nobody waits for ever for a save that will never complete.
+func TestAFailedDiskEndsWhatWaitsForIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := startNode(t, Config{Dir: t.TempDir()})
+		isReady(t, n)
+		full := errors.New("full")
+		n.saver.mu.Lock()
+		n.saver.err = full
+		n.saver.mu.Unlock()
+		signal(n.saver.done)
+		until(t, driverNT, "it says so", func() bool { return !n.Status().OK })
+		settles := func() error {
+			return n.settled(t.Context(), func(s *state, now time.Duration) output { return s.tick(now) })
+		}
+		require.ErrorIs(t, settles(), full)
+		require.ErrorContains(t, n.Admin().BumpEpoch(t.Context()), "cannot save its state: full")
+		require.ErrorIs(t, n.Client().Set(t.Context(), "k", nil), ErrClusterDown)
 	})
 }
 

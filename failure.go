@@ -208,7 +208,7 @@ func (s *state) clusterState() (ok bool, reason string) {
 	case s.self.State == forgotten:
 		return false, "this node has been forgotten by its cluster"
 	case s.broken != nil:
-		return false, fmt.Sprintf("this node cannot save its state: %v", s.broken)
+		return false, s.brokenReason()
 	case s.ownsSlots() && s.form.holds() && s.now >= s.servesUntil():
 		return false, "this node waits until the formation of its cluster is decided"
 	case s.ownsSlots() && !s.cluster.IsZero() && (s.lead == nil || !s.lead.opened):

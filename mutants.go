@@ -95,8 +95,9 @@ const (
 	mutHaveOld      // what replicas have said in an older epoch counts for WAIT
 
 	// Failure.
-	mutFailAlone  // one voter's word is enough for FAIL
-	mutLateBlames // a tick that comes late moves no deadline
+	mutFailAlone    // one voter's word is enough for FAIL
+	mutLateBlames   // a tick that comes late moves no deadline
+	mutBrokenSpeaks // a node that cannot save any more goes on claiming and beating
 
 	numMutants
 )
@@ -113,7 +114,7 @@ var mutantNames = [numMutants]string{
 	"addr-version", "form-early", "form-merge", "form-no-lease", "form-serves-on", "form-push", "no-cluster-id", "reply-early", "reset-early", "take-alive",
 	"any-incarnation", "no-in-sync", "consent-not-final", "grow-early", "shrink-early", "join-behind", "inherited-shown", "empty-stands", "no-rank", "may-go", "stand-any-beat", "old-record", "ack-old", "asking-paused", "stands-still", "stuck-back",
 	"copy-deposed", "end-unchecked", "past-kept", "tail-kept", "have-old",
-	"fail-alone", "late-blames",
+	"fail-alone", "late-blames", "broken-speaks",
 }
 
 func (m mutant) String() string { return mutantNames[m] }

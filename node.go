@@ -420,10 +420,25 @@ func (n *node) applySaved() {
 	upTo, err := n.saver.completed()
 	if err != nil {
 		n.cfg.Logger.Error("the node's state cannot be saved: it serves no more", "dir", n.cfg.Dir, "error", err)
-		n.apply(n.core.saveFailed(n.now(), err))
+		out := n.core.saveFailed(n.now(), err)
+		n.held = nil
+		for i := range n.told {
+			n.told[i] = tell{what: n.core.abandoned(n.told[i].what)}
+		}
+		n.apply(out)
+		n.endSavings(err)
 		return
 	}
 	n.apply(n.core.saved(n.now(), upTo))
+}
+
+// endSavings ends what waits for saves that will never complete.
+func (n *node) endSavings(err error) {
+	for _, w := range n.savings {
+		w.done <- err
+	}
+	n.savings = nil
+	n.jobs.saving.savedUpTo(math.MaxUint64) // who waits finds the lease over
 }
 
 // apply carries out what a step asks: persist, then send, then tell.
@@ -469,7 +484,7 @@ func (n *node) apply(out output) {
 	n.answers = n.answers[:0]
 	n.savings = slices.DeleteFunc(n.savings, func(w saving) bool {
 		if w.after <= n.core.savedSeq {
-			close(w.done)
+			w.done <- nil
 		}
 		return w.after <= n.core.savedSeq
 	})
@@ -478,15 +493,19 @@ func (n *node) apply(out output) {
 // saving is somebody who waits for a save.
 type saving struct {
 	after uint64
-	done  chan struct{}
+	done  chan error // has room for what is said
 }
 
 // settled hands a step to the run loop, and returns once all that it has changed
 // is saved.
 func (n *node) settled(ctx context.Context, step func(s *state, now time.Duration) output) error {
-	done := make(chan struct{})
+	done := make(chan error, 1)
 	err := n.post(ctx, func(s *state, now time.Duration) output {
 		out := step(s, now)
+		if s.broken != nil {
+			done <- s.broken
+			return out
+		}
 		n.savings = append(n.savings, saving{s.saveSeq, done})
 		return out
 	})
@@ -494,8 +513,8 @@ func (n *node) settled(ctx context.Context, step func(s *state, now time.Duratio
 		return err
 	}
 	select {
-	case <-done:
-		return nil
+	case err := <-done:
+		return err
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-n.ctx.Done():
@@ -725,6 +744,10 @@ func (n *node) do(ctx context.Context, command func(s *state, now time.Duration,
 	}
 	reply := make(chan *commandError, 1)
 	call := func(s *state, now time.Duration) output {
+		if err := s.cannotSave(); err != nil {
+			reply <- err
+			return output{}
+		}
 		n.nextCall++
 		n.replies[n.nextCall] = reply
 		return command(s, now, n.nextCall)

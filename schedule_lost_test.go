@@ -87,6 +87,22 @@ func lostWriteSchedules() []*schedule {
 				w.fail("RP1", "%s leads, and had lost everything", p.name())
 			}
 		}},
+		{"a primary whose disk has failed is replaced, though its process lives", []mutant{mutBrokenSpeaks}, func(w *simWorld) {
+			_, p, rs := w.shard(1, 3, 2, 1, 5, 6)
+			p.breakDisk()
+			w.serves(rs[0], 5, 6)
+			w.pass(w.nt)
+		}},
+		{"a voter whose disk has failed is replaced, though its process lives", []mutant{mutBrokenSpeaks}, func(w *simWorld) {
+			c := w.players(3, 2)
+			v := c.voters[0]
+			w.shortly()
+			v.breakDisk()
+			w.within("D12", "somebody else votes instead", 6*w.nt, func() bool {
+				set := c.others[0].core.table.voters
+				return set.Version.Number > 1 && !set.has(v.core.id)
+			})
+		}},
 		{"T5: a replica that is back without what it has acknowledged is not elected", nil, func(w *simWorld) {
 			w.volatile = true
 			_, p, rs := w.shard(1, 3, 3, 2, 5, 6)

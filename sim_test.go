@@ -211,6 +211,9 @@ func (w *simWorld) calmDown() {
 		if n.paused > w.now {
 			n.paused, n.stopEnd = 0, w.now
 		}
+		if n.up && !n.lives() && w.chance(0.5) {
+			n.crash(true) // else it runs on without a disk, and the others do without it
+		}
 		n.restart()
 	}
 }

@@ -236,7 +236,7 @@ func (w *simWorld) checkLease(n *simNode) {
 	}
 	free := w.ledger.free[:0]
 	for _, v := range w.nodes {
-		if s := v.core; v.up && s.cluster == c.cluster && s.active() && s.vote.stop.isZero() && s.leaseWaitAt(v.local(), c.self.Shard) <= 0 {
+		if s := v.core; v.lives() && s.cluster == c.cluster && s.active() && s.vote.stop.isZero() && s.leaseWaitAt(v.local(), c.self.Shard) <= 0 {
 			free = append(free, s)
 		}
 	}
@@ -1136,7 +1136,7 @@ type simGroup struct {
 func (w *simWorld) groups() []simGroup {
 	var gs []simGroup
 	for _, n := range w.nodes {
-		if !n.up || n.core.cluster.IsZero() || n.core.self.State != present {
+		if !n.lives() || n.core.cluster.IsZero() || n.core.self.State != present {
 			continue
 		}
 		i := slices.IndexFunc(gs, func(g simGroup) bool { return g.id == n.core.cluster })
@@ -1168,13 +1168,13 @@ func (w *simWorld) unsettled() string {
 // unformed: LV6, who knows each other and has all that it takes forms a cluster.
 func (w *simWorld) unformed() string {
 	for _, n := range w.nodes {
-		if !n.up || !n.core.cluster.IsZero() {
+		if !n.lives() || !n.core.cluster.IsZero() {
 			continue
 		}
 		formers := n.core.formers()
 		all := len(formers) > 0
 		for _, m := range formers {
-			i := slices.IndexFunc(w.nodes, func(o *simNode) bool { return o.up && o.core.id == m.ID && o.core.key == m.Key })
+			i := slices.IndexFunc(w.nodes, func(o *simNode) bool { return o.lives() && o.core.id == m.ID && o.core.key == m.Key })
 			all = all && i >= 0 && w.nodes[i].core.cluster.IsZero() && sameMembers(w.nodes[i].core.formers(), formers)
 		}
 		if all {

@@ -1,6 +1,7 @@
 package slotmesh
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -99,7 +100,7 @@ type simFaults struct {
 	outlier      float64 // share that take up to 60 s
 	diskSlow     float64 // share of saves that take up to diskBy
 	diskBy       time.Duration
-	diskFail     float64       // share of saves that fail: the process ends
+	diskFail     float64       // share of saves that fail, for good: the process ends, or saves no more
 	crash        time.Duration // mean time between crashes of a node; 0: none
 	crashUnsaved bool          // what is not saved is lost
 	pause        time.Duration // mean time between pauses
@@ -431,6 +432,10 @@ func (n *simNode) command(step func(s *state, now time.Duration, id uint64) outp
 	if !n.up {
 		return
 	}
+	if err := n.core.cannotSave(); err != nil {
+		done(err)
+		return
+	}
 	n.nextCmd++
 	id := n.nextCmd
 	n.replies[id] = done
@@ -496,9 +501,7 @@ func (n *simNode) savedOne() {
 	}
 	s := n.saving[0]
 	if w.chance(w.faults.diskFail) {
-		w.logf("%s cannot save", n.name())
-		n.crash(true)
-		w.after(w.between(w.nt/4, 2*w.nt), func() { n.restart() })
+		n.diskFails()
 		return
 	}
 	n.saving = n.saving[1:]
@@ -529,6 +532,47 @@ func (n *simNode) savedOne() {
 		}
 	}
 }
+
+// diskFails ends the process, or lets it run on without a disk until somebody kills
+// it, or until the end.
+func (n *simNode) diskFails() {
+	w := n.w
+	if w.chance(0.5) {
+		n.crash(true)
+		w.after(w.between(w.nt/4, 2*w.nt), n.restart)
+		return
+	}
+	n.breakDisk()
+	run := n.run
+	w.after(w.between(w.nt/4, 20*w.nt), func() {
+		if !w.calm && n.run == run {
+			n.crash(true)
+			n.restart()
+		}
+	})
+}
+
+// breakDisk makes every save fail from now on. The one under way may be on disk.
+func (n *simNode) breakDisk() {
+	w := n.w
+	w.logf("%s cannot save", n.name())
+	w.ledger.reach("a disk failed")
+	if len(n.saving) > 0 && w.chance(0.5) {
+		n.apply(n.saving[0])
+	}
+	told := n.toldHeld
+	n.saving, n.held, n.toldHeld = nil, nil, nil
+	n.do(func(s *state, now time.Duration) output { return s.saveFailed(now, errDiskFailed) })
+	for _, t := range told {
+		n.tell(n.core.abandoned(t.what))
+	}
+}
+
+var errDiskFailed = errors.New("the disk has failed")
+
+// lives reports whether a node is up and can save: to the others it is dead
+// otherwise.
+func (n *simNode) lives() bool { return n.up && n.core.broken == nil }
 
 // restart boots a node that is down, where it was or elsewhere.
 func (n *simNode) restart() {

@@ -2,6 +2,7 @@ package slotmesh
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 )
@@ -394,6 +395,9 @@ func (s *state) begin(now time.Duration) {
 // end turns what the step has changed into output: pushes, saves, and this
 // node's messages to itself, which wait for their save like any other.
 func (s *state) end() output {
+	if s.broken != nil && !mutated(mutBrokenSpeaks) {
+		return s.endSilent()
+	}
 	sends, tells := 0, 0
 	for {
 		s.push()
@@ -441,6 +445,18 @@ func (s *state) end() output {
 			return s.out
 		}
 	}
+}
+
+// endSilent is the end of a step of a node that can save nothing: it saves and sends
+// nothing, not even to itself, and what it tells its driver waits for no save.
+func (s *state) endSilent() output {
+	s.pending = pendingPush{}
+	clear(s.dirty)
+	s.loop = nil
+	s.assess()
+	s.assessLog()
+	s.out.saves, s.out.sends = s.out.saves[:0], s.out.sends[:0]
+	return s.out
 }
 
 // isDecided reports whether a message says only what others have on disk: that a
@@ -556,13 +572,53 @@ func (s *state) saved(now time.Duration, n uint64) output {
 	return s.end()
 }
 
-// saveFailed says that nothing can be saved any more. This node promises, grants
-// and serves nothing from then on.
+// saveFailed says that nothing can be saved any more, for good. To the others this
+// node is dead from then on, though its process lives: it sends nothing, so that it
+// claims nothing, votes for nobody and counts as silent, and whoever can takes the
+// place of it as a primary and as a voter. It goes on listening, to know where to
+// send clients.
 func (s *state) saveFailed(now time.Duration, err error) output {
 	s.begin(now)
 	s.broken = err
 	s.reassess, s.viewDirty = true, true
+	if mutated(mutBrokenSpeaks) {
+		return s.end()
+	}
+	s.stand, s.change, s.forcing, s.forced = nil, nil, nil, nil
+	if s.lead != nil {
+		s.stepDown()
+	}
+	s.dropFailover(s.cannotSave().Text)
+	s.abandon(s.cannotSave())
 	return s.end()
+}
+
+// cannotSave is what a command of an operator is answered once nothing can be saved
+// any more; nil before.
+func (s *state) cannotSave() *commandError {
+	if s.broken == nil {
+		return nil
+	}
+	return clusterDown("%s", s.brokenReason())
+}
+
+func (s *state) brokenReason() string {
+	return fmt.Sprintf("this node cannot save its state: %v", s.broken)
+}
+
+// abandoned is what becomes of a tell that waits for a save which never completes:
+// whoever waits for an answer gets one, and the rest is not told.
+func (s *state) abandoned(what any) any {
+	switch t := what.(type) {
+	case replyTell:
+		if t.err == nil {
+			t.err = mayHappen("%s", s.brokenReason())
+		}
+		return t
+	case jobTell:
+		return jobLostTell{t.job}
+	}
+	return nil
 }
 
 func (s *state) savedUpTo(n uint64) {
@@ -578,6 +634,10 @@ func (s *state) tick(now time.Duration) output {
 	s.wake = s.now + s.cfg.nodeTimeout/20
 	s.membershipTick()
 	s.failureTick()
+	if s.broken != nil && !mutated(mutBrokenSpeaks) {
+		s.operationsTick() // what others have asked of it comes to its end
+		return s.end()
+	}
 	if s.cluster.IsZero() {
 		s.formationTick()
 	} else {
