@@ -119,7 +119,7 @@ type node struct {
 	cfg         Config
 	id          atomic.Pointer[NodeID]
 	addr        string
-	clock       clock
+	clock       *clock
 	core        *state // run's alone
 	engine      engine
 	client      Client
@@ -143,19 +143,18 @@ type node struct {
 	changed notifier // of the published view
 
 	// run's alone.
-	held        []send
-	told        []tell
-	applied     serving
-	backed      SlotSet // of the shard that this node follows as a replica
-	holding     *hold   // of the slots that are on hold; nil: none are
-	seen        SlotSet // served since the start, and so known to the sweeper; of a store that was given
-	paused      *gate   // of the slots that are served, while the node is being reset; nil: it is not
-	ended       []*hold // to be ended
-	replies     map[uint64]chan *commandError
-	answers     []func() // of commands, to be given
-	nextCall    uint64
-	savings     []saving      // who waits for a save
-	sleptBefore time.Duration // what the machine had slept when the node started
+	held     []send
+	told     []tell
+	applied  serving
+	backed   SlotSet // of the shard that this node follows as a replica
+	holding  *hold   // of the slots that are on hold; nil: none are
+	seen     SlotSet // served since the start, and so known to the sweeper; of a store that was given
+	paused   *gate   // of the slots that are served, while the node is being reset; nil: it is not
+	ended    []*hold // to be ended
+	replies  map[uint64]chan *commandError
+	answers  []func() // of commands, to be given
+	nextCall uint64
+	savings  []saving // who waits for a save
 
 	laterMu sync.Mutex
 	next    []func(s *state, now time.Duration) output // guarded by laterMu: steps that a tell has led to
@@ -188,10 +187,9 @@ func Start(ctx context.Context, cfg Config) (Node, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	n := &node{cfg: cfg, clock: newClock(), inbox: make(chan delivery, inboxMax), calls: make(chan func(*state, time.Duration) output),
+	n := &node{cfg: cfg, clock: newClock(sleptSinceBoot), inbox: make(chan delivery, inboxMax), calls: make(chan func(*state, time.Duration) output),
 		replies: map[uint64]chan *commandError{}, watchers: map[*watcher]struct{}{}, closed: make(chan struct{}), wake: make(chan struct{}, 1)}
 	n.changed.init()
-	n.sleptBefore = n.clock.slept()
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	if err := n.open(); err != nil {
 		n.cancel()
@@ -313,7 +311,7 @@ func random64() uint64 {
 // start launches the goroutines of the node. All of them end before Close
 // returns.
 func (n *node) start() {
-	n.engine = engine{store: n.cfg.Store, ranked: store.RankedOf(n.cfg.Store), clock: &n.clock, log: n.cfg.Logger, commands: map[string]*Command{}, maxKey: n.cfg.MaxKey,
+	n.engine = engine{store: n.cfg.Store, ranked: store.RankedOf(n.cfg.Store), clock: n.clock, log: n.cfg.Logger, commands: map[string]*Command{}, maxKey: n.cfg.MaxKey,
 		maxValue: n.cfg.MaxValue, timeout: n.cfg.NodeTimeout, events: n.emit, goes: n.goes}
 	for i := range n.cfg.Commands {
 		c := &n.cfg.Commands[i]
@@ -372,7 +370,6 @@ func (n *node) run(booted chan struct{}) {
 				n.apply(step(n.core, n.now()))
 			}
 		case <-timer.C:
-			n.engine.slept.Store(int64(n.clock.slept() - n.sleptBefore))
 			n.noteKeys()
 			n.core.holdsKeys = n.engine.wrote.Load()
 			n.core.logHas = n.repl.progress()

@@ -28,7 +28,6 @@ type engine struct {
 	store    Store
 	ranked   store.Ranked // of the store
 	clock    *clock
-	slept    atomic.Int64 // time that the machine has slept, as the run loop last saw
 	log      *slog.Logger
 	commands map[string]*Command
 	maxKey   int
@@ -172,7 +171,7 @@ func (e *engine) countKeys(slot Slot) (int, error) {
 }
 
 // now is the node's clock.
-func (e *engine) now() time.Duration { return e.clock.now() + time.Duration(e.slept.Load()) }
+func (e *engine) now() time.Duration { return e.clock.now() }
 
 // held reports whether what runs in the reign of l may be acknowledged now.
 func (e *engine) held(l *leaseView) bool {
