@@ -278,7 +278,9 @@ func (s *state) standTick(c *candidacy) {
 		if c.raiseAt != 0 {
 			s.wakeBy(c.raiseAt)
 		}
-		s.askDue(c)
+		if c.epoch != (Epoch{}) { // not before an operation that begins anew has drawn one
+			s.askDue(c)
+		}
 	}
 }
 

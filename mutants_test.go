@@ -89,7 +89,7 @@ func findMutant(t *testing.T, m mutant, was finding) (finding, bool) {
 		how, seeds, run = s.name, mutantScheduleSeeds, s.world
 	}
 	if *mutantsFrom == "last" && was.name != "" && was.how == strings.ReplaceAll(how, " ", "-") {
-		if w := safely(run, was.seed); len(w.fails) > 0 {
+		if w := safely(run, was.seed); violates(w) {
 			f := findingOf(m, how, was.seed, w)
 			t.Logf("%v  (%.1f s)", f, time.Since(began).Seconds())
 			return f, true
@@ -169,7 +169,7 @@ func firstFailing(seeds uint64, run func(uint64) *simWorld) (uint64, *simWorld) 
 				}
 				w := safely(run, seed)
 				mu.Lock()
-				if len(w.fails) > 0 && (bestW == nil || seed < best) {
+				if violates(w) && (bestW == nil || seed < best) {
 					best, bestW = seed, w
 				}
 				mu.Unlock()
@@ -191,10 +191,18 @@ func safely(run func(uint64) *simWorld, seed uint64) (w *simWorld) {
 	return run(seed)
 }
 
-func findingOf(m mutant, how string, seed uint64, w *simWorld) finding {
+// violates reports whether a world has violated an invariant: a schedule that did
+// not come about has shown nothing.
+func violates(w *simWorld) bool { return len(w.fails) > 0 && firstViolated(w) != notReached }
+
+func firstViolated(w *simWorld) string {
 	_, what, _ := strings.Cut(w.fails[0], " ")
 	invariant, _, _ := strings.Cut(what, ":")
-	return finding{m.String(), how, seed, w.now, invariant}
+	return invariant
+}
+
+func findingOf(m mutant, how string, seed uint64, w *simWorld) finding {
+	return finding{m.String(), how, seed, w.now, firstViolated(w)}
 }
 
 func readFindings(t *testing.T) map[string]finding {

@@ -415,7 +415,8 @@ func (s *state) operationRefused(op *operation, m *refuseMsg) {
 }
 
 // retake begins an operation anew, under a higher epoch and a little later at
-// random: somebody else is taking the same shard.
+// random: somebody else is taking the same shard. Until then there is no epoch to
+// ask under.
 func (s *state) retake(op *operation) {
 	op.recording, op.move = nil, nil
 	op.stand = &candidacy{shard: op.part.from, why: whyOperator, began: s.now, op: op, raiseAt: s.now + s.duelWait()}
