@@ -351,8 +351,8 @@ func TestAllNodesStartAnewAtOnce(t *testing.T) {
 }
 
 // O66, buraksezer/olric#225: with two copies of a key, the replica and then the owner
-// were started anew, one soon after the other, and the key was gone. Ready is what says
-// that the next one may go.
+// were started anew, one soon after the other, and the key was gone. That both are ready
+// is what says that the next one may go.
 func TestNodesThatStartAnewOneAfterTheOtherLoseNothing(t *testing.T) {
 	t.Parallel()
 	for _, acks := range []int{0, 1} {
@@ -378,9 +378,9 @@ func TestNodesThatStartAnewOneAfterTheOtherLoseNothing(t *testing.T) {
 					i := round % 2
 					nodes[i].Close()
 					nodes[i] = start(i)
-					for _, n := range nodes[:2] {
-						isReady(t, n)
-					}
+					isReady(t, nodes[i])
+					// A replica is ready once it has a copy; that it is in sync its primary says.
+					until(t, 4*driverNT, "both are ready", func() bool { return nodes[0].Status().Ready && nodes[1].Status().Ready })
 				}
 				until(t, 2*driverNT, "it is served", func() bool {
 					v, err := nodes[2].Client().Get(t.Context(), "x")
