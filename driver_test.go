@@ -143,6 +143,7 @@ func TestANodeWithoutADiskIsReplacedThoughItRuns(t *testing.T) {
 		n := nodes[slices.IndexFunc(nodes, func(n *node) bool { return ask(t, n, (*state).ownsSlots) })]
 		key := keyOf(n, 0)
 		require.NoError(t, n.Client().Set(t.Context(), key, []byte("before")))
+		until(t, 2*driverNT, "its replica is in sync", func() bool { return len(n.Status().Replication.InSync) == 2 })
 		require.NoError(t, n.post(t.Context(), func(s *state, now time.Duration) output { return s.saveFailed(now, errors.New("full")) }))
 		require.ErrorContains(t, n.Admin().BumpEpoch(t.Context()), "this node cannot save its state: full")
 		until(t, 3*driverNT, "its replica serves, and it knows", func() bool {
