@@ -179,7 +179,9 @@ func (s *scenario) kill(name string) {
 		m.cancel()
 		n := m.node
 		s.change(func() { m.node = nil })
-		m.front.Close()
+		if m.front != nil {
+			m.front.Close()
+		}
 		n.Close()
 	}
 }
@@ -434,11 +436,22 @@ func (s *scenario) cluster(args []string) (string, error) {
 	return "", s.christen(all)
 }
 
+// membersOf is how many members of shards a node knows.
+func membersOf(n slotmesh.Node) (count int) {
+	for _, shard := range n.Table().Shards() {
+		count += 1 + len(shard.Replicas)
+	}
+	return count
+}
+
 // christen gives the nodes of a new cluster their names.
 func (s *scenario) christen(all []*scenarioNode) error {
 	byID := map[slotmesh.NodeID]*scenarioNode{}
 	for _, m := range all {
 		byID[m.id] = m
+	}
+	for end := time.Now().Add(4 * scenarioNT); membersOf(all[0].node) < len(all) && time.Now().Before(end); {
+		time.Sleep(scenarioNT / 100) // it has not heard of all yet
 	}
 	for i, shard := range all[0].node.Table().Shards() {
 		name := string(rune('A' + i))

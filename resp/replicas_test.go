@@ -29,9 +29,10 @@ func replicated(t *testing.T, shards int, cfg slotmesh.Config) *fronts {
 	for _, n := range f.nodes {
 		require.NoError(t, n.Ready(t.Context()))
 	}
-	f.within(frontNT, "all see who follows whom", func() bool {
+	f.within(4*frontNT, "all see who follows whom, and are in sync", func() bool {
 		for _, n := range f.nodes {
-			if len(f.pairs(n)) != shards {
+			r := n.Status().Replication
+			if len(f.pairs(n)) != shards || r.Leads && len(r.InSync) != 2 {
 				return false
 			}
 		}
