@@ -161,11 +161,13 @@ func TestAFailedDiskEndsWhatWaitsForIt(t *testing.T) {
 		n := startNode(t, Config{Dir: t.TempDir()})
 		isReady(t, n)
 		full := errors.New("full")
-		n.saver.mu.Lock()
-		n.saver.err = full
-		n.saver.mu.Unlock()
-		signal(n.saver.done)
-		until(t, driverNT, "it says so", func() bool { return !n.Status().OK })
+		until(t, driverNT, "it says so", func() bool {
+			n.saver.mu.Lock()
+			n.saver.err = full // unless a save that was under way ends well behind it
+			n.saver.mu.Unlock()
+			signal(n.saver.done)
+			return !n.Status().OK
+		})
 		settles := func() error {
 			return n.settled(t.Context(), func(s *state, now time.Duration) output { return s.tick(now) })
 		}

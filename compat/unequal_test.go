@@ -124,8 +124,8 @@ func unequalFragments() []unequalFragment {
 			return request.MatchString(f.sent) && strings.HasPrefix(f.redis, f.ours)
 		}, "slotmesh ends a connection at the first line of an HTTP request, whatever the verb; Redis at POST alone, or at Host:, and runs what a request without either brings"},
 		{func(f *fragmentAnswers) bool {
-			return f.password && f.redis == "" && len(f.ours) > 16<<10
-		}, "Redis ends a client that has not authenticated and is to be told more than 16 KiB at once; slotmesh has 64 KiB for it, and bounds how long it may take"},
+			return f.password && f.redis == "" && len(f.ours) > 1<<10
+		}, "Redis ends a client that has not authenticated and is to be told more than its reply buffer takes at once, which depends on how its bytes come in; slotmesh has 64 KiB for it, and bounds how long it may take"},
 		{func(f *fragmentAnswers) bool {
 			return f.password && refused(f, tooBig[0], "unauthenticated multibulk length")
 		}, "until a client has authenticated slotmesh bounds a line as Redis bounds an array: 10 arguments of 16 KiB"},
