@@ -8,8 +8,8 @@ import (
 // sleepLook is how old what the clock knows of the machine's sleep may be, in time
 // during which the machine runs. To go to sleep and to wake up takes a machine
 // longer than that, for it stops every process and device: so whoever asks first
-// after a sleep finds that it is time to look. Looking each time would make a read of
-// a key slower by a half.
+// after a sleep finds that it is time to look. A look is two system calls, too much for
+// every read of a key.
 const sleepLook = 100 * time.Microsecond
 
 // clock is a node's own clock: it never goes back, and it runs on while the

@@ -14,9 +14,9 @@ import (
 
 // Connections between nodes. The heartbeats of a pair of nodes have a connection of
 // their own, its control messages another, requests and data others again: what is
-// long starves no heartbeat, and none waits behind what a busy reader leaves. A connection begins with a handshake that names both sides; what a
-// node is afterwards cannot be said over it any more, so a node that changes
-// makes its connections anew.
+// long starves no heartbeat, and none waits behind what a busy reader leaves. A
+// connection begins with a handshake that names both sides; what a node is afterwards
+// cannot be said over it any more, so a node that changes makes its connections anew.
 
 const (
 	helloKind        = 250

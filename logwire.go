@@ -3,7 +3,6 @@ package slotmesh
 import (
 	"encoding/binary"
 	"fmt"
-	"hash/crc32"
 )
 
 // Frames between a replica and its primary, on a connection of their own, which
@@ -196,8 +195,7 @@ type copySum struct {
 
 func (c *copySum) add(kind byte, payload []byte) {
 	c.frames++
-	table := crc32.MakeTable(crc32.Castagnoli)
-	c.sum = crc32.Update(crc32.Update(c.sum, table, []byte{kind}), table, payload)
+	c.sum = checksum(checksum(c.sum, []byte{kind}), payload)
 }
 
 // syncEnd says that a copy is whole: what it is a copy of, and what it adds up to.

@@ -371,12 +371,13 @@ func appendMetaCellHead(b []byte, c cell) []byte {
 
 // ---- writing
 
-func metaSum(sum uint32, b []byte) uint32 {
+// checksum is CRC-32C, gone on with.
+func checksum(sum uint32, b []byte) uint32 {
 	return crc32.Update(sum, crc32.MakeTable(crc32.Castagnoli), b)
 }
 
 func appendMetaSum(b []byte, of []byte) []byte {
-	return binary.BigEndian.AppendUint32(b, metaSum(0, of))
+	return binary.BigEndian.AppendUint32(b, checksum(0, of))
 }
 
 func newMetaStamp() uint64 {
@@ -407,7 +408,7 @@ func writeMetaFrame(w io.Writer, stamp, number uint64, cells []cell) {
 	var sum uint32
 	for _, c := range cells {
 		head = appendMetaCellHead(head[:0], c)
-		sum = metaSum(metaSum(sum, head), c.value)
+		sum = checksum(checksum(sum, head), c.value)
 	}
 	w.Write(appendMetaHeader(head[:0], stamp, number, cellsLen(cells), sum))
 	for _, c := range cells {
@@ -463,7 +464,7 @@ type metaHead struct {
 
 // parseMetaHeader returns ok if there is a whole header at the start of b.
 func parseMetaHeader(b []byte) (h metaHead, ok bool) {
-	if len(b) < metaHeader || metaSum(0, b[:24]) != binary.BigEndian.Uint32(b[24:]) {
+	if len(b) < metaHeader || checksum(0, b[:24]) != binary.BigEndian.Uint32(b[24:]) {
 		return h, false
 	}
 	return metaHead{
@@ -480,7 +481,7 @@ func (h metaHead) payload(b []byte) (payload []byte, ok bool) {
 		return nil, false
 	}
 	payload = b[:h.length]
-	return payload, metaSum(0, payload) == h.sum
+	return payload, checksum(0, payload) == h.sum
 }
 
 // preamble reads what the versions of the format have in common.
@@ -492,7 +493,7 @@ func (r *metaReader) preamble() error {
 		return r.damaged("%d bytes, expected a preamble of %d", len(b), metaPreamble)
 	case string(b[:len(metaMagic)]) != metaMagic:
 		return fmt.Errorf("is not the file of a node: it begins with %q, expected %q", b[:len(metaMagic)], metaMagic)
-	case metaSum(0, b[:12]) != binary.BigEndian.Uint32(b[12:]):
+	case checksum(0, b[:12]) != binary.BigEndian.Uint32(b[12:]):
 		return r.damaged("the preamble does not match its sum")
 	}
 	switch format := binary.BigEndian.Uint32(r.b[8:]); {

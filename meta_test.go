@@ -202,7 +202,7 @@ func TestDamageBeforeTheEndIsAnError(t *testing.T) {
 
 // rawMetaFrame is a file of one frame with a payload of any kind.
 func rawMetaFrame(payload []byte) []byte {
-	b := appendMetaHeader(appendMetaPreamble(nil), 1, 0, len(payload), metaSum(0, payload))
+	b := appendMetaHeader(appendMetaPreamble(nil), 1, 0, len(payload), checksum(0, payload))
 	return append(b, payload...)
 }
 

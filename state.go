@@ -575,8 +575,8 @@ func (s *state) saved(now time.Duration, n uint64) output {
 // saveFailed says that nothing can be saved any more, for good. To the others this
 // node is dead from then on, though its process lives: it sends nothing, so that it
 // claims nothing, votes for nobody and counts as silent, and whoever can takes the
-// place of it as a primary and as a voter. It goes on listening, to know where to
-// send clients.
+// place of it as a primary and as a voter. It goes on listening, and may so hear
+// where to send clients; it asks nobody for what it has missed.
 func (s *state) saveFailed(now time.Duration, err error) output {
 	s.begin(now)
 	s.broken = err

@@ -54,8 +54,9 @@ func (v *voterState) init() {
 	v.leases = map[ShardID]map[NodeID]leaseGiven{}
 }
 
-// hasRoom reports whether a voter may keep something of a shard. It never forgets
-// what it has promised, so shards that nobody has must not fill its memory.
+// hasRoom reports whether a voter may keep something of a shard. What it has promised
+// it forgets only with a shard of its table that has been empty for long, so shards
+// that nobody has must not fill its memory.
 func (v *voterState) hasRoom(id ShardID) bool {
 	return v.shards[id] != nil || len(v.shards) < voterShardsMax
 }
