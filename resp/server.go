@@ -271,6 +271,7 @@ func turnAway(nc net.Conn) {
 
 // admit makes a connection of what was accepted. nil: there are too many.
 func (s *Server) admit(nc net.Conn) *Conn {
+	keepAlive(nc, s.settings.keepAlive.Load()) // system calls: not under the lock
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stats.connections.Add(1)
@@ -279,7 +280,6 @@ func (s *Server) admit(nc net.Conn) *Conn {
 		return nil
 	}
 	s.nextID++
-	keepAlive(nc, s.settings.keepAlive.Load())
 	c := newConn(s, nc, s.nextID)
 	s.conns[c.id] = c
 	if s.ctx.Err() != nil {
