@@ -26,17 +26,6 @@ import (
 // redis-cli --cluster and other tools of Redis against examples/server, as child
 // processes on loopback.
 
-// buildServer builds examples/server and returns the path of the program.
-func buildServer(t testing.TB) string {
-	t.Helper()
-	bin := filepath.Join(t.TempDir(), "server")
-	cmd := exec.Command("go", "build", "-o", bin, "./examples/server")
-	cmd.Dir = ".."
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	return bin
-}
-
 // process is a server as a child process. It ends with the test.
 type process struct {
 	t    testing.TB

@@ -600,16 +600,20 @@ func TestFailureReportsAreThoseOfTheOtherVoters(t *testing.T) {
 }
 
 // A replica that is reset, either way, is a node of its own without data, and its
-// primary goes on.
+// primary goes on. Neither has seeds, by which they would find each other again.
 func TestResetOfAReplica(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for _, how := range []string{"SOFT", "HARD"} {
-			f := replicated(t, 1, slotmesh.Config{})
-			r, p := f.pair()
+			f := newFronts(t)
+			p, r := f.start(slotmesh.Config{}), f.start(slotmesh.Config{Join: true})
+			require.NoError(t, f.nodes[p].Ready(t.Context()))
+			require.NoError(t, f.nodes[p].Admin().Meet(t.Context(), "b:1"))
 			replica, primary, reader := f.dial(r), f.dial(p), f.dial(r)
 			key := f.key(p)
+			f.within(5*frontNT, "it follows", func() bool { return replica.do("CLUSTER REPLICATE "+f.id(p)) == "OK" })
 			primary.check([][2]string{{"SET " + key + " v", "OK"}, {"WAIT 1 0", "1"}}...)
+			f.within(2*frontNT, "it can be read there", func() bool { return reader.do("READONLY") == "OK" && reader.do("GET "+key) == "v" })
 			reader.do("HELLO 3")
 			reader.check([][2]string{{"READONLY", "OK"}, {"CLIENT TRACKING ON", "OK"}, {"GET " + key, "v"}}...)
 			require.Equal(t, ">[ssubscribe "+key+" 1]", reader.do("SSUBSCRIBE "+key))
