@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -23,7 +24,13 @@ import (
 func contents(t *testing.T, n *node) map[string]string {
 	t.Helper()
 	all := map[string]string{}
+	for _, kind := range []cellKind{cellOwned, cellStaged} {
+		all[fmt.Sprint("kept ", kind)] = keptMoves(n.kept, kind)
+	}
 	for slot := range Slot(NumSlots) {
+		if n.engine.keys(slot) == 0 {
+			continue
+		}
 		c := n.engine.makeCell(slot)
 		c.mu.RLock()
 		page := pageMost
@@ -34,15 +41,27 @@ func contents(t *testing.T, n *node) map[string]string {
 			return nil
 		}}
 		err := w.run()
-		for _, kind := range []cellKind{cellOwned, cellStaged} {
-			if move := n.kept.at(kind, slot); move != 0 {
-				all[fmt.Sprint(slot, " kept ", kind)] = fmt.Sprint(move)
-			}
-		}
 		c.mu.RUnlock()
 		require.NoError(t, err)
 	}
 	return all
+}
+
+// keptMoves are the moves under which a node holds slots, each with the first of the
+// slots in a row that it has brought.
+func keptMoves(k *kept, kind cellKind) string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var b strings.Builder
+	last := uint64(0)
+	for slot := range Slot(NumSlots) {
+		move := k.moves[kind][slot]
+		if move != last {
+			fmt.Fprintf(&b, "%d:%d ", slot, move)
+		}
+		last = move
+	}
+	return b.String()
 }
 
 // level waits until nodes have the same log, and checks that they have the same

@@ -95,7 +95,7 @@ func TestStatusCountsMessages(t *testing.T) {
 			require.Positive(t, counts[0]["START"]+counts[0]["STARTED"], name)
 			beats := counts[1]["HEARTBEAT"] - counts[0]["HEARTBEAT"]
 			require.GreaterOrEqual(t, beats, uint64(2*20), name) // two others, twice in a NodeTimeout at least
-			require.LessOrEqual(t, beats, uint64(2*60), name) // three, and a lease that runs short asks in between
+			require.LessOrEqual(t, beats, uint64(2*60), name)    // three, and a lease that runs short asks in between
 			require.NotContains(t, counts[1], "TAKEOVER", name)
 		}
 		require.EqualValues(t, 2, after.Sent["PUBLISH"])
