@@ -130,7 +130,9 @@ func TestRedisCliFixesHalfOpenSlots(t *testing.T) {
 			t.Parallel()
 			c := cluster(t, bin, 3)
 			for i, state := range halfOpenStates() {
-				t.Run(state.name, func(t *testing.T) { fixed(t, c, state, mode.load && !state.atRest, i) })
+				if !mode.load || !state.atRest {
+					t.Run(state.name, func(t *testing.T) { fixed(t, c, state, mode.load, i) })
+				}
 			}
 		})
 	}
@@ -298,7 +300,7 @@ func TestRedisCliWithSixNodes(t *testing.T) {
 	cli(t, "--cluster", "reshard", all[0].addr(), "--cluster-from", "all", "--cluster-to", all[1].id(), "--cluster-slots", "100", "--cluster-yes", "--cluster-pipeline", "50")
 	require.Equal(t, before+100, slotsOf(t, all[2], all[1].id()))
 	cli(t, "--cluster", "rebalance", all[3].addr(), "--cluster-threshold", "1")
-	healthy(t, all[5])
+	singlyOwned(t, all[5])
 	for _, p := range all {
 		require.InDelta(t, 16384/6, slotsOf(t, all[0], p.id()), 30)
 	}

@@ -109,9 +109,11 @@ type half struct {
 
 // An end is the state of one end of a half.
 type end struct {
-	closed  error // what its own calls return after it was closed
-	expired bool  // its deadline has passed
-	timer   *time.Timer
+	closed   error // what its own calls return after it was closed
+	expired  bool  // its deadline has passed
+	deadline time.Time
+	timer    *time.Timer // to look at the deadline; nil: never
+	looks    time.Time   // when it does
 }
 
 func newHalf(l *line) *half {
@@ -274,38 +276,56 @@ func (h *half) drop() {
 	h.changed.Broadcast()
 }
 
-// setDeadline sets the deadline of one of the two ends.
+// setDeadline sets the deadline of one of the two ends. Most are put off before they
+// come, at each frame: the timer stays as it is then, and goes on when it has fired.
 func (h *half) setDeadline(e *end, t time.Time) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if e.closed != nil {
 		return e.closed
 	}
-	e.stop(nil)
-	if e.expired = !t.IsZero() && time.Until(t) <= 0; !t.IsZero() && !e.expired {
-		var timer *time.Timer
-		timer = time.AfterFunc(time.Until(t), func() {
-			h.mu.Lock()
-			defer h.mu.Unlock()
-			if e.timer == timer { // else a later deadline has replaced this one
-				e.expired = true
-				h.changed.Broadcast()
-			}
-		})
-		e.timer = timer
+	e.deadline = t
+	left := time.Until(t)
+	e.expired = !t.IsZero() && left <= 0
+	switch {
+	case e.expired:
+		h.changed.Broadcast()
+	case t.IsZero() || e.timer != nil && !e.looks.After(t):
+	case e.timer != nil:
+		e.looks = t
+		e.timer.Reset(left)
+	default:
+		e.looks = t
+		e.timer = time.AfterFunc(left, func() { h.look(e) })
 	}
-	h.changed.Broadcast()
 	return nil
 }
 
-// stop stops the end's timer and, if err is not nil, closes it. The first error
-// stays, but a close after a CloseWrite says so.
+// look ends what waits at an end whose deadline has come, or looks again then.
+func (h *half) look(e *end) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch left := time.Until(e.deadline); {
+	case e.timer == nil: // it has been closed
+	case e.deadline.IsZero() || e.expired:
+		e.timer = nil
+	case left > 0:
+		e.looks = e.deadline
+		e.timer.Reset(left)
+	default:
+		e.timer, e.expired = nil, true
+		h.changed.Broadcast()
+	}
+}
+
+// stop stops the end's timer and closes it. The first error stays, but a close after a
+// CloseWrite says so.
 func (e *end) stop(err error) {
 	if e.timer != nil {
 		e.timer.Stop()
 		e.timer = nil
 	}
-	if err != nil && e.closed != net.ErrClosed {
+	if e.closed != net.ErrClosed {
 		e.closed = err
 	}
 }
