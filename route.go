@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -96,6 +97,8 @@ type view struct {
 	out     bool             // this node has been forgotten
 	policy  Policy           // of this node
 	look    func([]NodeInfo) // fills in what the node sees of the others now; nil: nobody does
+	find    sync.Once
+	found   []SlotRange // by find: see runs
 }
 
 // leader is who leads a shard.
@@ -244,21 +247,20 @@ func (v *view) All() iter.Seq2[SlotRange, NodeInfo] {
 }
 
 // runs walks the ranges of slots of one shard, ascending; nobody's are ranges,
-// too.
+// too. Whoever asks first looks at every slot, for all who ask later.
 func (v *view) runs() iter.Seq[SlotRange] {
-	return func(yield func(SlotRange) bool) {
+	v.find.Do(func() {
 		for first := 0; first < NumSlots; {
 			shard := v.entry(Slot(first)).shard
 			last := first
 			for last+1 < NumSlots && v.entry(Slot(last+1)).shard == shard {
 				last++
 			}
-			if !yield(SlotRange{Slot(first), Slot(last)}) {
-				return
-			}
+			v.found = append(v.found, SlotRange{Slot(first), Slot(last)})
 			first = last + 1
 		}
-	}
+	})
+	return slices.Values(v.found)
 }
 
 // owns reports whether the table gives a slot to this node.
