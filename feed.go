@@ -17,8 +17,9 @@ import (
 // the backlog keeps; then its connection is cut, and it copies everything.
 
 const (
-	feedsMax  = 64      // replicas that are attached; at the bound one more is refused, and tries again
-	feedBytes = 1 << 20 // of entries that are taken from the backlog at a time
+	feedsMax  = 64       // replicas that are attached; at the bound one more is refused, and tries again
+	feedBytes = 1 << 20  // of entries that are taken from the backlog at a time
+	copyChunk = 64 << 10 // of a copy that are sent at a time: most of its frames have a few bytes
 )
 
 var (
@@ -34,7 +35,10 @@ type feed struct {
 	addr string
 	conn net.Conn
 	wake chan struct{} // holds one token
-	buf  []byte
+	buf  []byte        // frames that are not sent yet
+	last time.Time     // when some were
+
+	chunk int // bytes of a copy that are sent at a time; 0: each frame alone
 
 	epoch  Epoch    // as the replica was told last
 	sent   uint64   // offset of the last entry that was sent
@@ -57,7 +61,7 @@ func (n *node) serveSync(ctx context.Context, conn net.Conn, in *bufio.Reader, f
 	if err != nil {
 		return err
 	}
-	f := &feed{r: n.repl, id: from.ID, addr: from.Addr, conn: &steadyConn{Conn: conn}, wake: make(chan struct{}, 1)}
+	f := &feed{r: n.repl, id: from.ID, addr: from.Addr, conn: &steadyConn{Conn: conn}, wake: make(chan struct{}, 1), chunk: copyChunk}
 	start, err := n.repl.attach(f, q, clusterTag(n.who.Load()))
 	if err != nil {
 		return err
@@ -282,12 +286,19 @@ func (f *feed) sendEntries(entries []logEntry, frame logFrame) error {
 	return flush(0)
 }
 
+// write sends a frame; those of a copy wait for each other, but not for so long that
+// the replica would give this node up.
 func (f *feed) write(kind byte, add func([]byte) []byte) error {
-	f.buf = appendFrameOf(f.buf[:0], kind, add)
+	from := len(f.buf)
+	f.buf = appendFrameOf(f.buf, kind, add)
 	if f.copied != nil {
-		f.copied.add(kind, f.buf[frameHeader:])
+		f.copied.add(kind, f.buf[from+frameHeader:])
+		if len(f.buf) < f.chunk && time.Since(f.last) < f.r.n.cfg.NodeTimeout/10 {
+			return nil
+		}
 	}
 	_, err := f.conn.Write(f.buf)
+	f.buf, f.last = f.buf[:0], time.Now()
 	if cap(f.buf) > 4*logFrameBytes {
 		f.buf = nil
 	}

@@ -144,7 +144,7 @@ func (f *following) connect() error {
 		return f.ctx.Err() // before it could be hung up
 	}
 	ctx, cancel := context.WithCancel(f.ctx)
-	steady := &steadyConn{Conn: conn}
+	steady := &steadyConn{Conn: conn, idle: n.cfg.NodeTimeout}
 	f.side, f.partial, f.raw, f.bytes = nil, nil, logEntry{}, 0
 	f.setAck(Epoch{}, 0)
 	q := f.question(clusterTag(who))
@@ -160,7 +160,7 @@ func (f *following) connect() error {
 	}) {
 		close(acking)
 	}
-	err = f.read(conn, bufio.NewReaderSize(steady, 64<<10))
+	err = f.read(bufio.NewReaderSize(steady, 64<<10))
 	cancel()
 	conn.Close()
 	<-acking
@@ -177,11 +177,8 @@ func (f *following) question(cluster uint64) *syncAsk {
 }
 
 // read applies what comes. A primary that says nothing for a NodeTimeout has gone.
-func (f *following) read(conn net.Conn, in *bufio.Reader) error {
+func (f *following) read(in *bufio.Reader) error {
 	for {
-		if err := conn.SetReadDeadline(time.Now().Add(f.r.n.cfg.NodeTimeout)); err != nil {
-			return err
-		}
 		kind, payload, err := readFrame(in, feedLimits, nil)
 		if err == nil {
 			err = f.handle(kind, payload)
@@ -630,6 +627,9 @@ func (f *following) replaceSlot(slot Slot, side *sideCopy) error {
 	c.staging, c.imported = 0, false
 	n.kept.set(cellOwned, slot, k.owned)
 	n.kept.set(cellStaged, slot, k.staged)
+	if keys, err := side.store.Len(uint16(slot)); keys == 0 && err == nil {
+		return nil
+	}
 	page := pageMost
 	w := slotWalk{from: side.store, slot: slot, page: &page, take: func(ops []store.Op) error {
 		n.engine.sweeper.noteOps(slot, ops)
