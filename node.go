@@ -533,7 +533,7 @@ func (n *node) refreshView() {
 func (n *node) publish() {
 	n.kept.saveLater() // the cluster may be another one
 	v := n.core.publish()
-	v.look = n.links.look
+	v.look, v.found = n.links.look, sync.OnceValue(v.findRuns)
 	n.engine.view.Store(v)
 }
 

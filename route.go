@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"iter"
 	"slices"
-	"sync"
 	"time"
 )
 
@@ -94,11 +93,10 @@ type view struct {
 	unready string   // why not
 	trouble []string // what is wrong and keeps nothing from being served
 	stopped bool
-	out     bool             // this node has been forgotten
-	policy  Policy           // of this node
-	look    func([]NodeInfo) // fills in what the node sees of the others now; nil: nobody does
-	find    sync.Once
-	found   []SlotRange // by find: see runs
+	out     bool               // this node has been forgotten
+	policy  Policy             // of this node
+	look    func([]NodeInfo)   // fills in what the node sees of the others now; nil: nobody does
+	found   func() []SlotRange // findRuns, once for all who ask; nil: for each anew
 }
 
 // leader is who leads a shard.
@@ -246,21 +244,25 @@ func (v *view) All() iter.Seq2[SlotRange, NodeInfo] {
 	}
 }
 
-// runs walks the ranges of slots of one shard, ascending; nobody's are ranges,
-// too. Whoever asks first looks at every slot, for all who ask later.
+// runs are the ranges of slots of one shard, ascending; nobody's are ranges, too.
 func (v *view) runs() iter.Seq[SlotRange] {
-	v.find.Do(func() {
-		for first := 0; first < NumSlots; {
-			shard := v.entry(Slot(first)).shard
-			last := first
-			for last+1 < NumSlots && v.entry(Slot(last+1)).shard == shard {
-				last++
-			}
-			v.found = append(v.found, SlotRange{Slot(first), Slot(last)})
-			first = last + 1
+	if v.found != nil {
+		return slices.Values(v.found())
+	}
+	return slices.Values(v.findRuns())
+}
+
+func (v *view) findRuns() (all []SlotRange) {
+	for first := 0; first < NumSlots; {
+		shard := v.entry(Slot(first)).shard
+		last := first
+		for last+1 < NumSlots && v.entry(Slot(last+1)).shard == shard {
+			last++
 		}
-	})
-	return slices.Values(v.found)
+		all = append(all, SlotRange{Slot(first), Slot(last)})
+		first = last + 1
+	}
+	return all
 }
 
 // owns reports whether the table gives a slot to this node.
