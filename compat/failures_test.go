@@ -462,6 +462,7 @@ func TestPrimaryThatComesBackEmptyWipesNobody(t *testing.T) {
 		agree(t, all...)
 		require.Contains(t, all[0].do("CLUSTER", "NODES").text, primary.addr()+"@")
 		primary, replica = replica, primary
+		require.Eventually(t, func() bool { return primary.do("SET", "{"+key+"}0", "v").text == "OK" }, 30*time.Second, 10*time.Millisecond, "the replica is in sync")
 	}
 	healthy(t, primary)
 }

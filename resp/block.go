@@ -185,6 +185,7 @@ func (c *Conn) serveBlocked(tx *slotmesh.Tx, keys []string) error {
 // the keys that they have changed.
 func (s *serving) serveKey(tx *slotmesh.Tx, key string) (changed []string, err error) {
 	for w := s.list.claim(key, nil); w != nil; w = s.list.claim(key, w) {
+		key := w.own(key) // the other one is memory of the connection that has changed it
 		head, found, err := tx.Entry(key)
 		if err != nil || !found || head.Kind != w.wait.kind {
 			s.list.release(w)
@@ -208,6 +209,9 @@ func (s *serving) serveKey(tx *slotmesh.Tx, key string) (changed []string, err e
 	}
 	return changed, nil
 }
+
+// own is a key that w waits for, in memory of its own.
+func (w *waiter) own(key string) string { return w.keys[slices.Index(w.keys, key)] }
 
 // run runs what waits, for one key that is there. moved is the key that it has
 // changed beside. Its error is its own affair, unless nothing of the Tx can be.

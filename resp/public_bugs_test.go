@@ -64,6 +64,9 @@ func (f *fronts) start(cfg slotmesh.Config) int {
 	i := len(f.nodes)
 	name := string(rune('a' + i))
 	cfg.Addr, cfg.ClientAddr, cfg.Transport, cfg.NodeTimeout = name+":1", name+":6379", f.faults.Node(name), frontNT
+	if cfg.Store == nil {
+		cfg.Store = storeOf(f.t)
+	}
 	l, err := f.net.Listen(cfg.ClientAddr)
 	require.NoError(f.t, err)
 	node, err := slotmesh.Start(f.t.Context(), cfg)

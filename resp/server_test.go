@@ -18,7 +18,7 @@ import (
 // startServer serves a node that owns every slot.
 func startServer(t testing.TB, change ...func(*Config)) *Server {
 	t.Helper()
-	node, err := slotmesh.Start(context.Background(), slotmesh.Config{})
+	node, err := slotmesh.Start(context.Background(), slotmesh.Config{Store: storeOf(t)})
 	require.NoError(t, err)
 	t.Cleanup(func() { node.Close() })
 	cfg := Config{Node: node, Addr: "127.0.0.1:0"}
