@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/slotmesh/slotmesh/internal/racing"
 	"github.com/slotmesh/slotmesh/transport"
 	"github.com/stretchr/testify/require"
 )
@@ -163,7 +164,7 @@ func (s *shards) levelAll() {
 // an operator asks for, by force too.
 func TestAStrictShardLosesNothingInAnySingleFailure(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(fewer(3, 1)) {
+	for seed := range uint64(racing.Fewer(3, 1)) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newShards(t, seed, 1, 2)
 			s.allWell(1, 3)
@@ -175,7 +176,7 @@ func TestAStrictShardLosesNothingInAnySingleFailure(t *testing.T) {
 			for i := range counters {
 				wg.Go(func() { counters[i].count(ctx, t, func() *Client { return s.at(i % 3).Client() }, fmt.Sprint("n", i)) })
 			}
-			for range fewer(8, 5) {
+			for range racing.Fewer(8, 5) {
 				s.fail()
 				s.allWell(1, 3)
 			}
@@ -190,7 +191,7 @@ func TestAStrictShardLosesNothingInAnySingleFailure(t *testing.T) {
 // Nor while slots go from one shard to the other.
 func TestStrictShardsLoseNothingWhileSlotsMove(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(fewer(3, 1)) {
+	for seed := range uint64(racing.Fewer(3, 1)) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newShards(t, seed, 2, 1)
 			s.allWell(2, 2)
@@ -218,7 +219,7 @@ func TestStrictShardsLoseNothingWhileSlotsMove(t *testing.T) {
 					time.Sleep(50 * time.Millisecond)
 				}
 			})
-			for range fewer(8, 5) {
+			for range racing.Fewer(8, 5) {
 				s.fail()
 				s.allWell(2, 2)
 			}

@@ -32,6 +32,3 @@ func LogForTest(n Node) any { return n.(*node).repl.position() }
 
 // CopyForTest names the store of a node: another name, another copy.
 func CopyForTest(n Node) uint64 { return n.(*node).repl.facts.Load().store }
-
-// Fewer is fewer.
-func Fewer(n, whenRaced int) int { return fewer(n, whenRaced) }

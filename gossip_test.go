@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slotmesh/slotmesh/internal/racing"
 	"github.com/stretchr/testify/require"
 )
 
@@ -288,6 +289,7 @@ func TestFramesOfEntriesAreBounded(t *testing.T) {
 // the highest seen; more is taken only when a majority of the voters shows the
 // same number on its own connections.
 func TestNumbersRiseInBounds(t *testing.T) {
+	racing.OneGoroutine(t)
 	type frame struct {
 		from  int // node
 		after time.Duration
@@ -472,6 +474,7 @@ func TestMeetOfAGroupWithScatteredSlots(t *testing.T) {
 }
 
 func TestListOfTheSilentIsBounded(t *testing.T) {
+	racing.OneGoroutine(t)
 	w := newRules(t)
 	a := w.boot(func(c *coreConfig) { c.alone = true })
 	w.run(ruleNT)

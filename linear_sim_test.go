@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/slotmesh/slotmesh/internal/linear"
+	"github.com/slotmesh/slotmesh/internal/racing"
 	"github.com/stretchr/testify/require"
 )
 
@@ -100,7 +101,7 @@ func strictLife(seed uint64, wrong simWrong) *simWorld {
 
 // What clients of strict shards hear is what one copy of each key would say.
 func TestSimulatedCallsAreLinearizable(t *testing.T) {
-	oneGoroutine(t)
+	racing.OneGoroutine(t)
 	t.Parallel()
 	reached := map[string]int{}
 	calls := 0
@@ -120,7 +121,7 @@ func TestSimulatedCallsAreLinearizable(t *testing.T) {
 
 // What drivers do wrong with logs is found by the check of that name.
 func TestTheSimulatorFindsWhatIsDoneWrongWithLogs(t *testing.T) {
-	oneGoroutine(t)
+	racing.OneGoroutine(t)
 	t.Parallel()
 	for wrong, rule := range map[simWrong]string{wrongEarly: "RP10", wrongResume: "RP3", wrongEmpty: "RP7"} {
 		t.Run(rule, func(t *testing.T) {
@@ -140,7 +141,7 @@ func TestTheSimulatorFindsWhatIsDoneWrongWithLogs(t *testing.T) {
 
 // So is what takes a chain of events of its own.
 func TestSchedulesFindWhatIsDoneWrongWithCopies(t *testing.T) {
-	oneGoroutine(t)
+	racing.OneGoroutine(t)
 	t.Parallel()
 	for _, row := range []struct {
 		name  string
@@ -167,7 +168,7 @@ func TestSchedulesFindWhatIsDoneWrongWithCopies(t *testing.T) {
 
 // And what is done wrong is found in what they hear, without a look inside.
 func TestSimulatedCallsShowWhatIsDoneWrong(t *testing.T) {
-	oneGoroutine(t)
+	racing.OneGoroutine(t)
 	t.Parallel()
 	for wrong, name := range map[simWrong]string{wrongEarly: "acknowledged before the replicas have it", wrongLease: "answered without a lease"} {
 		t.Run(name, func(t *testing.T) {

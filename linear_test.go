@@ -14,6 +14,7 @@ import (
 
 	"github.com/anishathalye/porcupine"
 	"github.com/slotmesh/slotmesh/internal/linear"
+	"github.com/slotmesh/slotmesh/internal/racing"
 	"github.com/stretchr/testify/require"
 )
 
@@ -178,7 +179,7 @@ func TestCallsOverFailoversAreLinearizable(t *testing.T) {
 		name                string
 		primaries, replicas int
 	}{{"a shard of three", 1, 2}, {"two of two, and slots that move", 2, 1}} {
-		for seed := range uint64(fewer(2, 1)) {
+		for seed := range uint64(racing.Fewer(2, 1)) {
 			var c callers
 			synctest.Test(t, func(t *testing.T) {
 				s := newShards(t, seed+100, row.primaries, row.replicas)
@@ -196,7 +197,7 @@ func TestCallsOverFailoversAreLinearizable(t *testing.T) {
 				until(t, 4*driverNT, "one failover for sure", func() bool {
 					return slices.ContainsFunc(s.nodes, func(n *node) bool { return n.Admin().Failover(ctx, FailoverPlain) == nil })
 				})
-				for range fewer(8, 4) {
+				for range racing.Fewer(8, 4) {
 					s.fail()
 					s.allWell(row.primaries, 1+row.replicas)
 				}

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/slotmesh/slotmesh/internal/racing"
 	"github.com/slotmesh/slotmesh/transport"
 	"github.com/stretchr/testify/require"
 )
@@ -197,7 +198,7 @@ func TestAPeerThatReadsNoMessagesIsHungUpOn(t *testing.T) {
 // goroutine.
 func TestCloseAtAnyMoment(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(fewer(40, 10)) {
+	for seed := range uint64(racing.Fewer(40, 10)) {
 		synctest.Test(t, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 3))
 			f := newFaults(t)

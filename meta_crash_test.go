@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/slotmesh/slotmesh/internal/racing"
 	"github.com/stretchr/testify/require"
 )
 
@@ -522,7 +523,7 @@ func TestMetaKeepsWholeSavesAfterProcessAndPowerAreLost(t *testing.T) {
 	t.Parallel()
 	script := newCrashScript(6)
 	steps := stepsOf(t, script)
-	stride := fewer(1, 5) // the detector is slow, and what it looks for is not here
+	stride := racing.Fewer(1, 5) // the detector is slow, and what it looks for is not here
 	for killed := range steps + 1 {
 		for cut := killed % stride; cut < steps; cut += stride {
 			d := newCrashDisk()

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/slotmesh/slotmesh/internal/racing"
 	"github.com/slotmesh/slotmesh/transport"
 	"github.com/stretchr/testify/require"
 )
@@ -27,7 +28,7 @@ import (
 // inSeeds runs a schedule of the simulator under some seeds.
 func inSeeds(t *testing.T, run func(w *simWorld)) {
 	t.Helper()
-	for seed := range uint64(fewer(8, 2)) {
+	for seed := range uint64(racing.Fewer(8, 2)) {
 		s := schedule{name: t.Name(), run: run}
 		if w := s.world(seed); len(w.fails) > 0 {
 			tr := &simTrace{max: *simTail}
@@ -157,7 +158,7 @@ func TestAnOldPrimaryWithAnEqualEpochTakesNothingBack(t *testing.T) {
 			w.fail("EP6", "%s serves no more under %d what it has won", r.name(), number)
 		}
 	})
-	if !raced {
+	if !racing.On {
 		require.Positive(t, smaller, "old primaries with a smaller id")
 		require.Positive(t, larger, "and with a larger one")
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/slotmesh/slotmesh"
+	"github.com/slotmesh/slotmesh/internal/racing"
 	"github.com/stretchr/testify/require"
 )
 
@@ -79,7 +80,7 @@ func (l *ledger) write(ctx context.Context, i int, writer string) {
 			}
 		}
 		cancel()
-		time.Sleep(time.Duration(slotmesh.Fewer(2, 8)) * time.Millisecond)
+		time.Sleep(time.Duration(racing.Fewer(2, 8)) * time.Millisecond)
 	}
 }
 
@@ -270,6 +271,7 @@ func TestAnUnexplainedLossFailsAScript(t *testing.T) {
 		s.events = append(s.events, scenarioEvent{time.Now(), "A1", slotmesh.Event{Kind: slotmesh.EventUnclean, Shard: shard, From: s.members[from].id}})
 	}
 	const last, middle = -1, 2 // which key is gone
+	i := 0
 	for name, c := range map[string]struct {
 		gone      int
 		happens   func(s *scenario)
@@ -285,7 +287,9 @@ func TestAnUnexplainedLossFailsAScript(t *testing.T) {
 		"another shard was taken over":         {last, func(s *scenario) { unclean(s, slotmesh.ShardID{1}, "A") }, ""},
 		"it cannot be read":                    {last, func(s *scenario) { s.kill("A"); s.kill("A1") }, ""},
 	} {
+		i++
 		t.Run(name, func(t *testing.T) {
+			racing.OneOf(t, i, 3)
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				s := newScenario(t)

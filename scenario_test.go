@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/slotmesh/slotmesh/internal/racing"
 	"github.com/stretchr/testify/require"
 )
 
@@ -36,8 +37,9 @@ func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/scenarios/*.txt")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
-	for _, file := range files {
+	for i, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			racing.OneOf(t, i, 2)
 			t.Parallel()
 			lines := readScript(t, file)
 			synctest.Test(t, func(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/slotmesh/slotmesh"
+	"github.com/slotmesh/slotmesh/internal/racing"
 	"github.com/slotmesh/slotmesh/store"
 	"github.com/slotmesh/slotmesh/transport"
 	"github.com/stretchr/testify/require"
@@ -111,6 +112,7 @@ type walkedStore struct{ slotmesh.Store }
 
 // A command sees the fields of a key as they will be, whatever is stored.
 func TestFieldsInOrderShowWhatTheCommandHasWritten(t *testing.T) {
+	racing.OneGoroutine(t)
 	for name, s := range map[string]slotmesh.Store{"ranked": store.NewMemory(), "walked": walkedStore{store.NewMemory()}} {
 		n := alone(t, s)
 		rng := rand.New(rand.NewPCG(1, 2))

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slotmesh/slotmesh/internal/racing"
 	"github.com/stretchr/testify/require"
 )
 
@@ -18,7 +19,7 @@ const manyPrimaries, manyDying = 100, 49
 // sync, and nine voters, all of them primaries.
 func manyShards(t *testing.T) *simWorld {
 	t.Helper()
-	oneGoroutine(t)
+	racing.OneGoroutine(t)
 	w := newSimWorld(1)
 	w.ack, w.unchecked, w.stopAt = 1, true, true
 	w.faults.opsEvery, w.faults.backlog = 100*time.Millisecond, 1000

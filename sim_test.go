@@ -8,31 +8,17 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/slotmesh/slotmesh/internal/racing"
 )
 
 var (
-	simSeeds    = flag.Int("sim.seeds", fewer(20, 5), "seeds that TestSim runs")
+	simSeeds    = flag.Int("sim.seeds", racing.Fewer(20, 5), "seeds that TestSim runs")
 	simFirst    = flag.Uint64("sim.seed", 1, "the first of them")
 	simDuration = flag.Duration("sim.duration", time.Minute, "simulated time of a seed")
 	simNodes    = flag.Int("sim.nodes", 6, "nodes of a seed")
 	simTail     = flag.Int("sim.tail", 400, "lines of the trace that a failing seed prints")
 )
-
-// fewer is how much a test does by default: less where the race detector is on.
-func fewer(n, whenRaced int) int {
-	if raced {
-		return whenRaced
-	}
-	return n
-}
-
-// oneGoroutine leaves a test out where the race detector is on.
-func oneGoroutine(t *testing.T) {
-	t.Helper()
-	if raced {
-		t.Skip("a single goroutine runs here: there is nothing to race, and it takes the detector ten times as long")
-	}
-}
 
 // simCalmFor is how long a world is left alone in the end, in NodeTimeouts.
 const simCalmFor = 12
@@ -316,8 +302,9 @@ func replay(seed uint64, nodes int, duration time.Duration) string {
 
 // TestSimReplaysExactly runs seeds twice: the same seed gives the same trace.
 func TestSimReplaysExactly(t *testing.T) {
+	racing.OneGoroutine(t)
 	t.Parallel()
-	for seed := range uint64(fewer(6, 2)) {
+	for seed := range uint64(6) {
 		a := simRun(seed, 6, 30*time.Second, nil)
 		b := simRun(seed, 6, 30*time.Second, nil)
 		if a.hash != b.hash || a.steps != b.steps {

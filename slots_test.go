@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/slotmesh/slotmesh/internal/racing"
 	"github.com/stretchr/testify/require"
 )
 
@@ -424,6 +425,7 @@ func checkSameSet(t *testing.T, s SlotSet, n naiveSet) {
 }
 
 func TestSlotSetDoesWhatANaiveSetDoes(t *testing.T) {
+	racing.OneGoroutine(t)
 	t.Parallel()
 	rnd := rand.New(rand.NewPCG(5, 6))
 	for range 60 {

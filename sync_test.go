@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/slotmesh/slotmesh/internal/racing"
 	"github.com/slotmesh/slotmesh/store"
 	"github.com/slotmesh/slotmesh/transport"
 	"github.com/stretchr/testify/require"
@@ -762,6 +763,7 @@ func (l *lasting) store(i int) uint64 { return l.nodes[i].repl.facts.Load().stor
 // closed. Where that is sure, its node goes on from there, and else it copies all.
 func TestAStoreThatOutlivesItsProcessGoesOnWhereItWas(t *testing.T) {
 	t.Parallel()
+	i := 0
 	for name, row := range map[string]struct {
 		between func(l *lasting, r int)
 		copies  bool
@@ -845,7 +847,9 @@ func TestAStoreThatOutlivesItsProcessGoesOnWhereItWas(t *testing.T) {
 			l.start(r)
 		}, true},
 	} {
+		i++
 		t.Run(name, func(t *testing.T) {
+			racing.OneOf(t, i, 3)
 			synctest.Test(t, func(t *testing.T) {
 				l := newLasting(t)
 				r := (l.p + 1) % 3

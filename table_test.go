@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/slotmesh/slotmesh/internal/racing"
 	"github.com/stretchr/testify/require"
 )
 
@@ -280,6 +281,7 @@ func TestSharedPagesDoNotChange(t *testing.T) {
 // ---- runs
 
 func TestRunsAreMaximalAndKeepEverySlot(t *testing.T) {
+	racing.OneGoroutine(t)
 	t.Parallel()
 	r := rand.New(rand.NewPCG(3, 3))
 	for range 5 {

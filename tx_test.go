@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/slotmesh/slotmesh"
+	"github.com/slotmesh/slotmesh/internal/racing"
 	"github.com/slotmesh/slotmesh/store"
 	"github.com/stretchr/testify/require"
 )
@@ -64,6 +65,7 @@ func TestAWriteThatIsRefusedChangesNothing(t *testing.T) {
 }
 
 func TestACommandThatWritesTooMuchIsRefusedAndHasChangedNothing(t *testing.T) {
+	racing.OneGoroutine(t)
 	run := runAt(t, slotmesh.Config{MaxValue: 1 << 20})
 	value := make([]byte, 1<<20)
 	err := run(func(tx *slotmesh.Tx) error {

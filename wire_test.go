@@ -15,6 +15,7 @@ import (
 	"testing"
 	"testing/iotest"
 
+	"github.com/slotmesh/slotmesh/internal/racing"
 	"github.com/stretchr/testify/require"
 	"github.com/vmihailenco/msgpack/v5"
 )
@@ -250,6 +251,7 @@ func wantMalformed(t testing.TB, err error, what string, args ...any) {
 // ---- messages
 
 func TestEveryMessageComesBackAsItWasSent(t *testing.T) {
+	racing.OneGoroutine(t)
 	for k := range kinds {
 		for seed := range uint64(60) {
 			m := newFiller(seed, int(seed%9)).message(k)
@@ -272,6 +274,7 @@ func TestEveryMessageComesBackAsItWasSent(t *testing.T) {
 
 // msgpack itself must understand what is sent: it is no format of our own.
 func TestMsgpackReadsAndWritesTheSamePayloads(t *testing.T) {
+	racing.OneGoroutine(t)
 	for k := range kinds {
 		if k == msgHeartbeat {
 			continue // packed first; TestHeartbeatIsPackedMsgpack
@@ -398,6 +401,7 @@ func wrongBytes(b byte) []byte {
 
 // One wrong byte gives an error or another message, which has no other encoding.
 func TestEveryCorruptedByteIsAnErrorOrAnotherMessage(t *testing.T) {
+	racing.OneGoroutine(t)
 	var frame []byte
 	for k := range kinds {
 		payload := payloadOf(t, newFiller(14, 1).message(k))
@@ -421,6 +425,7 @@ func TestEveryCorruptedByteIsAnErrorOrAnotherMessage(t *testing.T) {
 
 // The bombs stand at every byte of a message, so also where a slice begins.
 func TestBombsAreRefusedWhereverTheyStand(t *testing.T) {
+	racing.OneGoroutine(t)
 	bombs := map[string]string{
 		"array of 2^32-1":   "\xdd\xff\xff\xff\xff",
 		"array of 2^31":     "\xdd\x80\x00\x00\x00",
@@ -499,6 +504,7 @@ func TestCountsAreComparedWithTheBytesAtHand(t *testing.T) {
 // Entries as short as they can be, as many as fit: here memory is largest beside
 // the bytes. Whether it is decoded or refused, it stays within the bound.
 func TestMemoryIsBoundedForTheShortestEntries(t *testing.T) {
+	racing.OneGoroutine(t)
 	w := newValueWriter()
 	for k := range kinds {
 		m, err := newMessage(k)
@@ -624,6 +630,7 @@ func TestErrorsNameFieldAndWhatWasExpected(t *testing.T) {
 // ---- values
 
 func TestValuesComeBackAsTheyWereSaved(t *testing.T) {
+	racing.OneGoroutine(t)
 	type cell struct {
 		Small   int8
 		Medium  int16
@@ -805,6 +812,7 @@ func frameOf(kind byte, size int) []byte {
 }
 
 func TestReadFrameKeepsToTheLimitOfEachKind(t *testing.T) {
+	racing.OneGoroutine(t)
 	limits := map[byte]int{
 		byte(msgHeartbeat): 84, byte(msgMeet): 1 << 20, byte(msgUpdate): 64 << 10, byte(msgFail): 64 << 10, byte(msgDigest): 64 << 10,
 		byte(msgVote): 4 << 20, byte(msgGrant): 4 << 20, byte(msgRefuse): 4 << 20, byte(msgRecord): 4 << 20, byte(msgMove): 4 << 20,
@@ -882,6 +890,7 @@ func sizeless(t *testing.T, m message) []byte {
 }
 
 func TestAppendFrameKeepsToTheLimit(t *testing.T) {
+	racing.OneGoroutine(t)
 	rows := []struct {
 		kind msgKind
 		with func([]peerEntry) message
@@ -915,6 +924,7 @@ func TestAppendFrameKeepsToTheLimit(t *testing.T) {
 
 // The largest table there can be: each slot a run, each of another shard.
 func TestLargestTableFitsIntoItsFrames(t *testing.T) {
+	racing.OneGoroutine(t)
 	var claims slotRuns
 	var kept acceptRuns
 	var opened openRuns

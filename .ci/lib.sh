@@ -55,9 +55,11 @@ sim() { go test -v -vet=off -run '^TestSim$' . "$@"; }
 
 # raced FLAGS...: the tests of all packages, those of compat too, under the race
 # detector. Those of the root take as long as all others together: the others run
-# beside them. The flags are for the root.
+# beside them. The flags are for the root. The detector spends much of its time on what
+# is collected: that is done less often.
 raced() {
 	local failed=0 out others
+	local -x GOGC=400
 	local -a test=(go test -v -count=1 -race -shuffle=on -vet=off -timeout 30m)
 	out=$(mktemp)
 	{

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/slotmesh/slotmesh"
+	"github.com/slotmesh/slotmesh/internal/racing"
 	"github.com/stretchr/testify/require"
 )
 
@@ -29,6 +30,7 @@ func bulks(values []string) string {
 }
 
 func TestLongListsAreWhatASliceWouldBe(t *testing.T) {
+	racing.OneGoroutine(t)
 	r := rand.New(rand.NewPCG(1, 2))
 	b := newBench(t)
 	var model []string
@@ -135,6 +137,7 @@ func (m rankedModel) members(keep func(string, float64) bool) []string {
 func everyMember(string, float64) bool { return true }
 
 func TestLargeSortedSetsAreWhatASliceWouldBe(t *testing.T) {
+	racing.OneGoroutine(t)
 	r := rand.New(rand.NewPCG(3, 4))
 	b := newBench(t)
 	m := rankedModel{}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/slotmesh/slotmesh"
+	"github.com/slotmesh/slotmesh/internal/racing"
 	"github.com/stretchr/testify/require"
 )
 
@@ -433,6 +434,7 @@ func (b *bench) wideKeys(n int) []string {
 }
 
 func TestWideKeysAreCopiedWhole(t *testing.T) {
+	racing.OneGoroutine(t)
 	b := newBench(t)
 	const n = 70_000
 	for _, key := range b.wideKeys(n) {
@@ -452,6 +454,7 @@ func TestWideKeysAreCopiedWhole(t *testing.T) {
 
 // What one command cannot write is refused before anything is written.
 func TestTooWideKeysAreNotCopied(t *testing.T) {
+	racing.OneGoroutine(t)
 	from := newBench(t)
 	keys := from.wideKeys(50_000) // 1.2 MB and more each
 	small, err := slotmesh.Start(t.Context(), slotmesh.Config{MaxValue: 16 << 10})

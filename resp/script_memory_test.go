@@ -7,11 +7,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slotmesh/slotmesh/internal/racing"
 	"github.com/stretchr/testify/require"
 )
 
 // Whatever a script makes, what it holds is bounded, and it has done nothing.
 func TestScriptsHoldNoEndlessMemory(t *testing.T) {
+	racing.OneGoroutine(t)
 	const limit = 4 << 20
 	s := startServer(t, func(c *Config) { c.Limits.Scripts = limit })
 	c := dial(t, s)
@@ -53,9 +55,6 @@ func TestScriptsHoldNoEndlessMemory(t *testing.T) {
 		"functions alone":         `local t = {} for i=1,1e5 do t[i] = '9999' end return (('x'):rep(1e6):gsub('x', coroutine.wrap(function() while true do t[#t+1] = ('x'):rep(1e5) coroutine.yield('y') end end)))`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			if raced && name == "one large hole" {
-				t.Skip("it fills 16 million places: half a minute under the race detector")
-			}
 			sum, stop := peakOf(t)
 			text = "redis.call('set', KEYS[2], 1) " + text
 			c := dial(t, s)
@@ -103,6 +102,7 @@ func peakOf(t *testing.T) (peak *uint64, stop func()) {
 
 // What a script has let go of does not count, nor does what it was given.
 func TestScriptsMayMakeMoreThanTheyHold(t *testing.T) {
+	racing.OneGoroutine(t)
 	s := startServer(t, func(c *Config) { c.Limits.Scripts = 4 << 20 })
 	c := dial(t, s)
 	for _, row := range [][2]string{

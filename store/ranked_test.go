@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/slotmesh/slotmesh/internal/racing"
 	"github.com/slotmesh/slotmesh/store"
 	"github.com/slotmesh/slotmesh/store/storetest"
 )
@@ -12,6 +13,7 @@ import (
 type unranked struct{ store.Store }
 
 func TestAStoreWithoutRanksIsWalked(t *testing.T) {
+	racing.OneGoroutine(t)
 	storetest.Run(t, func(*testing.T) store.Store { return unranked{store.NewMemory()} })
 }
 

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"unsafe"
+
+	"github.com/slotmesh/slotmesh/internal/racing"
 )
 
 // check reports what is wrong with the table: each entry must be in exactly one
@@ -47,6 +49,7 @@ func (t *table) check() error {
 }
 
 func TestTableStaysWholeWhileItGrowsAndShrinks(t *testing.T) {
+	racing.OneGoroutine(t)
 	for _, seed := range []uint64{1, 2, 3} {
 		rnd := rand.New(rand.NewPCG(seed, 0))
 		m := NewMemory()
@@ -87,6 +90,7 @@ func TestTableStaysWholeWhileItGrowsAndShrinks(t *testing.T) {
 }
 
 func TestTableGivesBackWhatItNeedsNoMore(t *testing.T) {
+	racing.OneGoroutine(t)
 	m := NewMemory()
 	const n = 100_000
 	for i := range n {

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/slotmesh/slotmesh/internal/racing"
 	"github.com/slotmesh/slotmesh/transport"
 )
 
@@ -90,6 +91,7 @@ func TestMemoryNetworksAreApart(t *testing.T) {
 }
 
 func TestMemoryHasAsManyPortsAsATCPHost(t *testing.T) {
+	racing.OneGoroutine(t)
 	m := transport.NewMemory()
 	for range 65535 {
 		listen(t, m, "")
