@@ -22,7 +22,7 @@ const (
 	EventUnclean                            // acknowledged writes may be lost: an operator has decided without a majority, or Node was elected for Shard, which From led, though no member was left that had everything; Text says so then
 	EventCut                                // this node, Node, has Number changes that no other member of Shard has, made while it led on its own: they are dropped. From leads it
 	EventSlow                               // a command held a slot for too long; Text says which
-	EventLost                               // events were lost since the last one: the buffer was full; Number says how many
+	EventLost                               // events were lost since the last one: the buffer was full, or too many waited for a disk that hangs; Number says how many
 	EventNumberRefused                      // Node has shown a number that is too high to be true
 	EventSilent                             // Node has not been heard here for a NodeTimeout (PFAIL), or has failed no more and still is not heard
 	EventFailed                             // a majority of the voters does not hear Node either (FAIL)

@@ -30,7 +30,7 @@ const (
 	freezeFirst   = 50 * time.Millisecond  // from the freeze until the taker has all; over it, thaw, and the next may last twice as long
 	freezeLimit   = 500 * time.Millisecond // at most, and until the taker's core says so
 	moveTries     = 20                     // of a group, before a move is given up
-	incomingMax   = 1024                   // hand-overs that a taker holds; at the bound one more is refused
+	incomingMax   = 1024                   // hand-overs that a taker holds, or whose beginning waits for its disk; at the bound one more is refused
 	opsOverhead   = 16
 	pieceBytes    = 1 << 20 // of one piece, unless a single op has more
 	moveRetryWait = 20 * time.Millisecond
@@ -44,6 +44,7 @@ type jobs struct {
 
 	mu      sync.Mutex // guards what follows
 	refuses bool       // whatever is to come: the node is being reset
+	begins  int        // that wait for the disk, each with the reader of its connection
 	out     map[uint64]*outgoing
 	in      map[uint64]*incoming
 	kept    *kept
@@ -484,7 +485,7 @@ func (j *jobs) handOver(ctx context.Context, o *outgoing, conn *dataConn, target
 // freezeAndSend freezes the slots and returns the position up to which the taker
 // has their data then. On an error they are thawed.
 func (j *jobs) freezeAndSend(ctx context.Context, o *outgoing, f *freeze, conn *dataConn, target NodeInfo) (position uint64, err error) {
-	err = j.n.post(ctx, func(s *state, now time.Duration) output {
+	err = j.n.begin(ctx, func(s *state, now time.Duration) output {
 		return s.handOff(now, o.job, o.slots, target.Shard)
 	})
 	if err != nil {
@@ -777,7 +778,11 @@ func (j *jobs) receiveBegin(s *dataServer, b *dataBegin) {
 	if in.text != "" {
 		return
 	}
-	if err := j.forgetStaged(&in.slots); err != nil {
+	err := j.forgetStaged(&in.slots)
+	j.mu.Lock()
+	j.begins--
+	j.mu.Unlock()
+	if err != nil {
 		in.refuse("%v", err)
 		return
 	}
@@ -804,7 +809,7 @@ func (j *jobs) receiveBegin(s *dataServer, b *dataBegin) {
 func (j *jobs) admit(in *incoming) (stale []*incoming) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.refuses || len(j.in) >= incomingMax || j.in[in.job] != nil {
+	if j.refuses || len(j.in) >= incomingMax || j.begins >= incomingMax || j.in[in.job] != nil {
 		in.refuse("no hand-over is taken now, there are %d already, or this one has begun", incomingMax)
 		return nil // its sender hears so at its end
 	}
@@ -823,6 +828,7 @@ func (j *jobs) admit(in *incoming) (stale []*incoming) {
 		delete(j.in, old.job)
 	}
 	j.in[in.job] = in
+	j.begins++
 	return stale
 }
 

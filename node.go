@@ -137,6 +137,8 @@ type node struct {
 	incarnation uint64           // of it, at the start
 	resume      *logCell         // where the log of the copy in it ended; nil: that is not known
 
+	clogged atomic.Bool // so much waits for the disk that nothing new is taken in; the run loop's to set
+
 	who     atomic.Pointer[sender]
 	inbox   chan delivery
 	calls   chan func(s *state, now time.Duration) output
@@ -144,7 +146,7 @@ type node struct {
 
 	// run's alone.
 	held     []send
-	told     []tell
+	told     tellQueue
 	applied  serving
 	backed   SlotSet // of the shard that this node follows as a replica
 	holding  *hold   // of the slots that are on hold; nil: none are
@@ -172,10 +174,7 @@ type node struct {
 	closed chan struct{}
 }
 
-const (
-	inboxMax = 1024 // messages read and not handled; at the bound connections are read no further
-	heldMax  = 4096 // messages that wait for the disk; at the bound the oldest is lost, as any message may be
-)
+const inboxMax = 1024 // messages read and not handled; at the bound connections are read no further
 
 // Start starts a node. ctx bounds the start alone: opening the Dir and the
 // listener. Start does not wait for other nodes; see Node.Ready.
@@ -359,6 +358,9 @@ func (n *node) run(booted chan struct{}) {
 		n.core.logAt = n.repl.position()
 		select {
 		case d := <-n.inbox:
+			if n.refusesMessage(d.msg) {
+				continue
+			}
 			n.core.holdsKeys = n.engine.wrote.Load()
 			n.apply(n.core.receive(n.now(), d.from, d.to, d.msg))
 		case call := <-n.calls:
@@ -396,7 +398,8 @@ func (n *node) goes(f func()) bool {
 func (n *node) now() time.Duration { return n.engine.now() }
 
 // later hands a step to the run loop, which may be the caller. Jobs do, once or
-// twice each, so what waits is bounded by their number.
+// twice each, and replicas each NodeTimeout/20, so what waits is bounded by their
+// number: the run loop waits for nobody, no disk either.
 func (n *node) later(step func(s *state, now time.Duration) output) {
 	n.laterMu.Lock()
 	n.next = append(n.next, step)
@@ -419,23 +422,12 @@ func (n *node) applySaved() {
 		n.cfg.Logger.Error("the node's state cannot be saved: it serves no more", "dir", n.cfg.Dir, "error", err)
 		out := n.core.saveFailed(n.now(), err)
 		n.held = nil
-		for i := range n.told {
-			n.told[i] = tell{what: n.core.abandoned(n.told[i].what)}
-		}
+		n.told.abandon(n.core.abandoned)
 		n.apply(out)
 		n.endSavings(err)
 		return
 	}
 	n.apply(n.core.saved(n.now(), upTo))
-}
-
-// endSavings ends what waits for saves that will never complete.
-func (n *node) endSavings(err error) {
-	for _, w := range n.savings {
-		w.done <- err
-	}
-	n.savings = nil
-	n.jobs.saving.savedUpTo(math.MaxUint64) // who waits finds the lease over
 }
 
 // apply carries out what a step asks: persist, then send, then tell.
@@ -465,8 +457,11 @@ func (n *node) apply(out output) {
 		n.tellGone(n.backsNoMore())
 	}
 	n.held = n.sendReady(append(n.held, out.sends...))
-	n.told = append(n.told, out.tells...)
-	n.tellReady()
+	for _, t := range out.tells {
+		n.told.add(t)
+	}
+	n.told.take(n.core.savedSeq, n.tell)
+	n.noteClogged()
 	if n.core.savedSeq < n.core.saveSeq && n.awaitsSave(out.tells) {
 		n.saver.hurry(n.core.saveSeq)
 	}
@@ -479,44 +474,7 @@ func (n *node) apply(out output) {
 		answer() // whoever gave the command finds it done in the table
 	}
 	n.answers = n.answers[:0]
-	n.savings = slices.DeleteFunc(n.savings, func(w saving) bool {
-		if w.after <= n.core.savedSeq {
-			w.done <- nil
-		}
-		return w.after <= n.core.savedSeq
-	})
-}
-
-// saving is somebody who waits for a save.
-type saving struct {
-	after uint64
-	done  chan error // has room for what is said
-}
-
-// settled hands a step to the run loop, and returns once all that it has changed
-// is saved.
-func (n *node) settled(ctx context.Context, step func(s *state, now time.Duration) output) error {
-	done := make(chan error, 1)
-	err := n.post(ctx, func(s *state, now time.Duration) output {
-		out := step(s, now)
-		if s.broken != nil {
-			done <- s.broken
-			return out
-		}
-		n.savings = append(n.savings, saving{s.saveSeq, done})
-		return out
-	})
-	if err != nil {
-		return err
-	}
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-n.ctx.Done():
-		return ErrClosed
-	}
+	n.endSaved()
 }
 
 // refreshView publishes what time alone has changed, or a heartbeat: who is
@@ -535,65 +493,6 @@ func (n *node) publish() {
 	v := n.core.publish()
 	v.look, v.found = n.links.look, sync.OnceValue(v.findRuns)
 	n.engine.view.Store(v)
-}
-
-// sendReady sends the messages whose save has completed, and returns the rest.
-func (n *node) sendReady(msgs []send) []send {
-	rest := msgs[:0]
-	for _, m := range msgs {
-		if m.after <= n.core.savedSeq {
-			n.links.send(m)
-		} else {
-			rest = append(rest, m)
-		}
-	}
-	clear(msgs[len(rest):])
-	if len(rest) > heldMax {
-		rest = rest[len(rest)-heldMax:]
-	}
-	return rest
-}
-
-// tellReady carries out the tells whose save has completed, in order; but a mark and a
-// reply wait for their own saves alone.
-func (n *node) tellReady() {
-	rest := n.told[:0]
-	for _, t := range n.told {
-		if t.after > n.core.savedSeq || len(rest) > 0 && !overtakes(t.what) {
-			rest = append(rest, t)
-		} else {
-			n.tell(t.what)
-		}
-	}
-	clear(n.told[len(rest):])
-	n.told = rest
-}
-
-func overtakes(what any) bool {
-	switch what.(type) {
-	case replyTell, markTell:
-		return true
-	}
-	return false
-}
-
-// awaitsSave reports whether anybody waits for what is not saved yet. News and
-// what may be dropped can wait.
-func (n *node) awaitsSave(tells []tell) bool {
-	if len(n.held) > 0 || len(n.savings) > 0 || n.core.awaitsSave() {
-		return true
-	}
-	return slices.ContainsFunc(tells, func(t tell) bool {
-		switch what := t.what.(type) {
-		case eventTell, dropTell:
-			return false
-		case markTell:
-			return what.after > n.core.savedSeq
-		case jobTell:
-			return t.after > n.core.savedSeq && n.jobs.gives(what.job)
-		}
-		return t.after > n.core.savedSeq
-	})
 }
 
 func (n *node) tell(what any) {
@@ -629,6 +528,8 @@ func (n *node) tell(what any) {
 		n.repl.pause(t)
 	case eventTell:
 		n.emit(t.event)
+	case *lostTell:
+		n.emit(Event{Kind: EventLost, Number: t.number})
 	}
 }
 
@@ -741,7 +642,7 @@ func (n *node) do(ctx context.Context, command func(s *state, now time.Duration,
 	}
 	reply := make(chan *commandError, 1)
 	call := func(s *state, now time.Duration) output {
-		if err := s.cannotSave(); err != nil {
+		if err := n.refusesCommand(); err != nil {
 			reply <- err
 			return output{}
 		}
@@ -1108,7 +1009,8 @@ type Status struct {
 
 	// Problems are what is wrong though it keeps nothing from being served, a
 	// sentence each: members whose NodeTimeout, or Primaries, are not this node's;
-	// shards that have lost replicas (EventReplicas). The caller owns it.
+	// shards that have lost replicas (EventReplicas); a disk that neither writes nor
+	// fails, for which as much waits as may. The caller owns it.
 	Problems []string
 
 	Replication Replication // of this node's shard
@@ -1130,7 +1032,9 @@ func (n *node) Status() Status {
 	s.Replication = n.repl.status()
 	s.Sent, s.Received = n.counts()
 	s.Dropped = n.pubSub.dropped.Load()
-	s.Problems = slices.Clone(v.trouble)
+	if s.Problems = slices.Clone(v.trouble); n.clogged.Load() {
+		s.Problems = append(s.Problems, diskHangs)
+	}
 	s.Policy = v.policy
 	if n.engine.closed.Load() {
 		s.OK, s.Reason, s.Ready, s.Unready = false, closedReason, false, closedReason

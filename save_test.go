@@ -302,3 +302,26 @@ func TestSavedStateThatIsBadIsRefused(t *testing.T) {
 	require.Equal(t, who, load(without(func(k cellKey) bool { return k.kind == cellPeer && NodeID(k.id) == self.ID })))
 	require.Contains(t, load([]cell{{cellKey{kind: cellVoters}, encode(&voterSet{})}}), "0 voters")
 }
+
+// What a node says to itself waits for its own disk, and is repeated: while that hangs
+// the oldest is lost, and when it goes on so does the node.
+func TestWhatANodeSaysToItselfIsBounded(t *testing.T) {
+	t.Parallel()
+	w := newRules(t)
+	a := w.cluster(3, 3)[0]
+	a.slowDisk = true
+	for range 2 * loopMax {
+		a.step(func(s *state, now time.Duration) output {
+			s.begin(now)
+			s.mark(cellKey{kind: cellEpoch})
+			s.postVoters(&getStartMsg{})
+			return s.end()
+		})
+		require.LessOrEqual(t, len(a.core.loop), loopMax)
+	}
+	require.Len(t, a.core.loop, loopMax)
+	a.slowDisk = false
+	a.flush()
+	require.Empty(t, a.core.loop)
+	require.Equal(t, "OK", w.settle(a.command(func(s *state, now time.Duration, id uint64) output { return s.bumpEpoch(now, id) })))
+}

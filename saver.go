@@ -14,7 +14,8 @@ const saveIdle = 5 * time.Millisecond
 // saver writes what the core asks to be saved, beside it: while one batch is on
 // its way to the disk the next gathers, so that many saves share one sync. What
 // gathers is bounded by the number of cells, for a newer value of a cell takes
-// the place of the older one.
+// the place of the older one; and with gatheringMax of them, be they of members and
+// shards that have gone meanwhile, the node takes in nothing that changes more.
 type saver struct {
 	meta *meta
 	kept *kept         // its cells that may be saved later go along
@@ -43,6 +44,13 @@ func (v *saver) save(s save) {
 	v.last = s.n
 	v.mu.Unlock()
 	signal(v.wake)
+}
+
+// gathering is how many cells wait for the next batch.
+func (v *saver) gathering() int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return len(v.cells)
 }
 
 func signal(c chan struct{}) {

@@ -243,6 +243,11 @@ type state struct {
 	loop       []looped
 }
 
+// loopMax is how many messages of a node to itself may wait for the disk, which a
+// save that hangs makes many: what is repeated is repeated to itself too. At the bound
+// the oldest is lost, as any message may be.
+const loopMax = 1024
+
 // looped is a message of this node to itself.
 type looped struct {
 	msg   message
@@ -754,6 +759,9 @@ func (s *state) sayWho() {
 // post sends m to a peer, or to this node itself.
 func (s *state) post(p *peer, m message) {
 	if p == s.self {
+		if len(s.loop) >= loopMax {
+			s.loop = slices.Delete(s.loop, 0, 1)
+		}
 		s.loop = append(s.loop, looped{m, loopNew})
 		return
 	}
