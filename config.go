@@ -116,7 +116,11 @@ type Config struct {
 	// node uses it at a time. A process that starts again with its Dir is the same
 	// node: it serves its slots again, empty where the store was in memory. ""
 	// keeps nothing: each start is a new node, and in a cluster the slots of the
-	// one before wait for an operator (Admin.SetSlots).
+	// one before wait for an operator (Admin.SetSlots). A Start that fails leaves
+	// what the folder says as it was, and makes none where the address is taken. The
+	// file "lock" in it stays for good, and means nothing where nobody has it locked:
+	// were it removed, another process that is just opening it could hold a lock on a
+	// file that is not the folder's any more.
 	Dir string
 
 	// Host is a label of what fails together: nodes of one label have one vote.

@@ -198,8 +198,13 @@ func Start(ctx context.Context, cfg Config) (Node, error) {
 	return n, nil
 }
 
-// open opens the folder and the listener, and makes the core.
+// open opens the listener and the folder, and makes the core. What is most likely to
+// fail comes first, and what cannot be undone last: a start that fails leaves the
+// folder as it was, and makes none where the address is taken.
 func (n *node) open() error {
+	if err := n.listen(); err != nil {
+		return err
+	}
 	var cells []cell
 	if n.cfg.Dir != "" {
 		m, saved, err := openMeta(osFS{}, n.cfg.Dir)
@@ -210,9 +215,6 @@ func (n *node) open() error {
 		if m.cut > 0 {
 			n.cfg.Logger.Warn("a write was cut short when the node last ended: its end has been dropped", "dir", n.cfg.Dir, "bytes", m.cut)
 		}
-	}
-	if err := n.listen(); err != nil {
-		return err
 	}
 	if n.cfg.Store == nil {
 		n.cfg.Store, n.ownStore = store.NewMemory(), true
@@ -239,14 +241,15 @@ func (n *node) open() error {
 		return fmt.Errorf("%w (in %s)", err, n.cfg.Dir)
 	}
 	n.core = core
-	if n.resume, err = n.kept.takeLog(); err != nil {
+	if err := n.checkCompany(); err != nil {
 		return err
 	}
 	if n.holdsCopy() {
 		n.core.cfg.store, n.core.holdsCopy = n.kept.copy.Store, true
 	}
 	n.kept.begin(core)
-	return n.checkCompany()
+	n.resume, err = n.kept.takeLog()
+	return err
 }
 
 // holdsCopy reports, at the start, whether the store still holds what this node had

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -896,5 +897,43 @@ func TestAPrimaryThatWasClosedDropsItsTail(t *testing.T) {
 		require.ErrorIs(t, err, ErrNotFound)
 		require.Len(t, cut(), 1)
 		require.EqualValues(t, 1, cut()[0].Number)
+	})
+}
+
+// A start that fails, because the address is taken, or because nobody would reach the
+// node, has done nothing: it makes no folder, and one that is there says what it said,
+// also from where in the log its store can go on.
+func TestAStartThatFailsLeavesTheFolderAsItWas(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLasting(t)
+		dir, id := l.dirs[0], l.nodes[0].ID()
+		l.nodes[0].Close()
+		kept := func() map[cellKey]string {
+			m, cells, err := openMeta(osFS{}, dir)
+			require.NoError(t, err)
+			defer m.Close()
+			said := map[cellKey]string{}
+			for _, c := range cells {
+				said[c.key] = string(c.value)
+			}
+			return said
+		}
+		before := kept()
+		require.Contains(t, before, cellKey{kind: cellLog})
+		fails := func(dir, addr, want string) {
+			_, err := Start(t.Context(), Config{Addr: addr, NodeTimeout: driverNT, Transport: l.f.Node("a"), Dir: dir, Store: l.stores[0]})
+			require.ErrorContains(t, err, want)
+		}
+		fails(dir, "b:1", "listen at b:1")
+		fails(dir, "", "2 other members")
+		require.Equal(t, before, kept())
+		fresh := filepath.Join(t.TempDir(), "above", "fresh")
+		fails(fresh, "b:1", "listen at b:1")
+		require.NoDirExists(t, filepath.Dir(fresh))
+
+		l.start(0)
+		isReady(t, l.nodes[0])
+		require.Equal(t, id, l.nodes[0].ID())
 	})
 }
