@@ -523,7 +523,9 @@ type recordsMsg struct {
 }
 
 // inSyncMsg tells the members of a shard its accepted record, from the primary. A
-// member that misses it learns the record from the voters when it stands.
+// member that misses it sees so in the primary's heartbeats, which say epoch and n, and
+// asks: with an inSyncMsg without a record, once a heartbeat until it knows. The
+// voters tell it when it stands.
 type inSyncMsg struct {
 	Record record
 }

@@ -210,6 +210,7 @@ func (s *state) onHeartbeat(p *peer, from *sender, m *heartbeat) {
 	if from.Shard == s.self.Shard && (p.leased || mutated(mutStandAnyBeat) && p.claim.open) {
 		s.leasedPrimaryHeard()
 		s.noteFresh(shown, shownAt)
+		s.askInSync(p)
 	}
 	if m.Flags&beatAnswers != 0 {
 		s.onAnswer(p, m)

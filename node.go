@@ -89,9 +89,9 @@ type Node interface {
 	// most 65,536) is dropped, and counted in an EventLost before the next one.
 	Events(ctx context.Context, buffer int) <-chan Event
 	// Ready waits until the node serves, and a majority of the right voters
-	// votes. The error says what was missing when ctx was over. A replica serves once
-	// it has a copy; whether it is in sync, so that nothing is lost if it takes over,
-	// is for its primary to know: Replication.InSync of its Status.
+	// votes. The error says what was missing when ctx was over. A replica is ready while
+	// its primary leads and counts it among those in sync, as far as it has heard: so
+	// that nothing is lost if it takes over.
 	Ready(ctx context.Context) error
 	// Status is the state of the cluster as this node sees it; of one that is
 	// closed, as it was last seen.

@@ -380,7 +380,6 @@ func TestNodesThatStartAnewOneAfterTheOtherLoseNothing(t *testing.T) {
 					nodes[i].Close()
 					nodes[i] = start(i)
 					isReady(t, nodes[i])
-					// A replica is ready once it has a copy; that it is in sync its primary says.
 					until(t, 4*driverNT, "both are ready", func() bool { return nodes[0].Status().Ready && nodes[1].Status().Ready })
 				}
 				until(t, 2*driverNT, "it is served", func() bool {

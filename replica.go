@@ -276,10 +276,43 @@ func (s *state) tellMembers(r *record) {
 	}
 }
 
+// askInSync asks this node's primary for its accepted record, where its heartbeat says
+// that there is a newer one than this node knows.
+func (s *state) askInSync(p *peer) {
+	c, r := &p.claim, s.shardRecord
+	if s.lead == nil && c.open && p.ID == s.table.primary(s.self.Shard) && (r == nil || (&record{Epoch: c.epoch, N: c.n}).newer(r)) {
+		s.post(p, &inSyncMsg{})
+	}
+}
+
+// onInSync takes the record of this node's primary, or, as the primary, answers a
+// member that asks for it.
 func (s *state) onInSync(p *peer, m *inSyncMsg) {
-	if r := m.Record; r.Epoch.Node == p.ID && p.Shard == s.self.Shard && r.Shard == p.Shard && s.believableEpoch(p, r.Epoch) {
+	r := m.Record
+	switch l := s.lead; {
+	case p.Shard != s.self.Shard:
+	case r.Epoch == (Epoch{}) && l != nil && l.opened:
+		s.post(p, &inSyncMsg{record{Shard: s.self.Shard, Epoch: l.epoch, N: l.n, InSync: l.inSync, Strict: s.strict()}})
+	case r.Epoch.Node == p.ID && r.Shard == p.Shard && s.believableEpoch(p, r.Epoch):
 		s.knowRecord(&r)
 	}
+}
+
+// lacksAsReplica says what keeps this node, a replica, from taking its primary's place
+// without a loss; "": nothing. It takes its primary's word for being in sync, for the
+// epoch that it leads in: a record of a primary that leads no more names no more than
+// who may be elected.
+func (s *state) lacksAsReplica() string {
+	r := s.shardRecord
+	switch {
+	case !s.holdsCopy:
+		return "this node has not copied its primary's data yet"
+	case s.timeSince(s.primary) >= s.cfg.nodeTimeout:
+		return "this node's shard has no primary that leads"
+	case r == nil || r.Epoch != s.table.shards[s.self.Shard] || !r.electable(s.member()):
+		return "this node is not in sync with its primary yet"
+	}
+	return ""
 }
 
 // mayTake reports whether what a primary of a shard has sent in an epoch is for this

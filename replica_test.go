@@ -56,6 +56,45 @@ func (w *ruleWorld) replicated() (a, b, c, d, e *ruleNode) {
 	return a, b, c, d, e
 }
 
+// A replica is ready while it could take its primary's place without a loss, and says
+// what is missing. What its primary has told it and was lost it asks for.
+func TestAReplicaIsReadyWhileItIsInSync(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		name   string
+		edit   func(a, b *state)
+		want   string
+		mended bool // by itself
+	}{
+		{"in sync", func(_, b *state) {}, "", true},
+		{"without a whole copy", func(_, b *state) { b.holdsCopy = false }, "this node has not copied its primary's data yet", false},
+		{"a primary that does not lead", func(_, b *state) { b.primary = b.now - ruleNT }, "this node's shard has no primary that leads", true},
+		{"a word of the primary that was lost", func(_, b *state) { b.shardRecord = nil }, "this node is not in sync with its primary yet", true},
+		{"a word of the primary before", func(_, b *state) {
+			r := *b.shardRecord
+			r.Epoch.Number--
+			b.shardRecord = &r
+		}, "this node is not in sync with its primary yet", true},
+		{"another store", func(_, b *state) { b.self.Store++ }, "this node is not in sync with its primary yet", false},
+		{"left out", func(a, b *state) {
+			a.lead.n, a.lead.inSync = a.lead.n+1, a.lead.inSync[:1]
+			b.shardRecord = &record{Shard: b.self.Shard, Epoch: a.lead.epoch, N: a.lead.n, InSync: a.lead.inSync}
+		}, "this node is not in sync with its primary yet", false},
+	} {
+		w := newRules(t)
+		a, b, _, _, _ := w.replicated()
+		row.edit(a.core, b.core)
+		require.Equal(t, row.want, b.core.unready(), row.name)
+		w.run(ruleNT / 2)
+		require.Equal(t, row.mended, b.core.unready() == "", "%s: %s", row.name, b.core.unready())
+		asked := w.count(func() { w.run(ruleNT) }, func(m ruleMail) bool {
+			q, ok := m.msg.(*inSyncMsg)
+			return ok && m.from == b && q.Record.Epoch == (Epoch{})
+		})
+		require.Zero(t, asked, "%s: it knows", row.name)
+	}
+}
+
 func errOf(r *ruleReply) error {
 	if r.err == nil {
 		return nil

@@ -46,7 +46,7 @@ func formShardOn(t *testing.T, count int, cfg Config) ([]*node, *transport.Fault
 			nodes[0], nodes[i] = nodes[i], nodes[0]
 		}
 	}
-	until(t, 4*driverNT, "all in sync", func() bool { return len(nodes[0].Status().Replication.InSync) == count })
+	require.Len(t, nodes[0].Status().Replication.InSync, count)
 	return nodes, f
 }
 

@@ -406,8 +406,8 @@ func (s *state) unready() string {
 		return "this node has been forgotten by its cluster"
 	case s.cluster.IsZero():
 		return "the cluster has not formed yet: " + s.unformedReason()
-	case s.isReplica(s.self) && !s.holdsCopy:
-		return "this node has not copied its primary's data yet"
+	case s.isReplica(s.self) && s.lacksAsReplica() != "":
+		return s.lacksAsReplica()
 	case !s.isReplica(s.self) && (s.lead == nil || !s.lead.opened):
 		return "this node's shard is not open yet"
 	case s.synced && s.spare() && s.neededAsReplica():
