@@ -28,7 +28,7 @@ const (
 	EventFailed                             // a majority of the voters does not hear Node either (FAIL)
 	EventDiffers                            // Node, at Addr, is configured unlike this node; Text names both values
 	EventHeard                              // Node, which was silent or had failed, is heard again
-	EventReplicas                           // Shard, which Node leads, has lost a replica: Number are heard. Text says how many it should have, and is empty once it has them again
+	EventReplicas                           // Shard, which Node leads, has lost a replica: Number are heard. Text says how many it should have, and is empty once it has them again. A node looks twice in a NodeTimeout: of a loss that has been made good by then, by a spare that came at once, it tells no more than EventSilent or EventFailed of the node
 )
 
 var eventNames = map[EventKind]string{

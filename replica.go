@@ -524,7 +524,9 @@ func (s *state) replicasWanted() int { return max(1, int(s.cfg.form.Replicas)) }
 
 // tellReplicas tells the application of each shard that has lost a replica which it
 // should have, and of each change until it has as many as it should. Of those that come
-// to a new shard it does not tell.
+// to a new shard it does not tell, nor where another has come before it looks again: the
+// event is for an operator who has something to do, and a shard that is not short any
+// more needs nothing. That a node has failed is told of itself.
 func (s *state) tellReplicas(replicas map[ShardID][]*peer) {
 	if !s.majorityHeard() {
 		return // it is cut off, and says nothing of the others

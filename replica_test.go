@@ -1012,15 +1012,15 @@ func TestWhenANodeIsToSpare(t *testing.T) {
 func TestEventsTellOfReplicasThatAreLost(t *testing.T) {
 	t.Parallel()
 	w := newRules(t)
-	a, b, c, d, _ := w.replicated()
+	a, b, c, d, e := w.replicated()
 	a.core.cfg.form.Replicas = 2 // in the eyes of a alone
 	w.run(ruleNT)
 	told := func(n *ruleNode) string {
 		text := ""
-		for _, e := range n.eventsOf(EventReplicas) {
-			require.Equal(t, a.core.id, e.Node)
-			require.Equal(t, a.shard(), e.Shard)
-			text += fmt.Sprintf("%d %s; ", e.Number, e.Text)
+		for _, ev := range n.eventsOf(EventReplicas) {
+			require.Equal(t, a.core.id, ev.Node)
+			require.Equal(t, a.shard(), ev.Shard)
+			text += fmt.Sprintf("%d %s; ", ev.Number, ev.Text)
 		}
 		n.events = nil
 		return text
@@ -1044,6 +1044,11 @@ func TestEventsTellOfReplicasThatAreLost(t *testing.T) {
 	b.restart()
 	both("2 ; ", "")
 	require.Empty(t, a.core.problems())
+
+	r := e.replicate(a.core.id, false)
+	w.until("a spare has come", func() bool { return r.done && a.knows(e).Shard == a.shard() })
+	b.crash()
+	both("", "") // its place is taken before anybody looks
 
 	w.lose = func(m ruleMail) bool { return m.from == a || m.to == a }
 	w.run(2 * ruleNT)
