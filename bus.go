@@ -224,9 +224,11 @@ type updatedMsg struct {
 }
 
 // digestMsg compares two tables bucket by bucket. The answer names the buckets
-// that differ and is followed by their entries; the asker then sends its own.
+// that differ and is followed by their entries; the asker then sends its own. Mute is
+// the question of a node that can save nothing: it is answered, and is no sign of life.
 type digestMsg struct {
 	Answer bool
+	Mute   bool
 	Table  []uint64 // numBuckets each, when asking
 	Peers  []uint64
 	WantT  uint64 // bit per bucket, when answering

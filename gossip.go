@@ -577,7 +577,10 @@ func (s *state) compareDigests(p *peer, m *heartbeat) {
 }
 
 func (s *state) exchange(p *peer) {
-	running := 0
+	most, running := exchangesMax, 0
+	if s.broken != nil {
+		most = 1 // what it has not saved nobody knows: they may differ for good
+	}
 	for _, q := range s.peers.ordered {
 		if q.exchangeAt != never && s.now-q.exchangeAt < s.cfg.nodeTimeout/2 {
 			if q == p {
@@ -586,7 +589,7 @@ func (s *state) exchange(p *peer) {
 			running++
 		}
 	}
-	if running >= exchangesMax {
+	if running >= most {
 		return
 	}
 	p.exchangeAt = s.now
@@ -594,7 +597,7 @@ func (s *state) exchange(p *peer) {
 }
 
 func (s *state) digestAsk() *digestMsg {
-	return &digestMsg{Table: slices.Clone(s.table.buckets[:]), Peers: slices.Clone(s.peers.buckets[:])}
+	return &digestMsg{Mute: s.broken != nil, Table: slices.Clone(s.table.buckets[:]), Peers: slices.Clone(s.peers.buckets[:])}
 }
 
 func (s *state) onDigest(p *peer, m *digestMsg) {

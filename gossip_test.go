@@ -526,3 +526,34 @@ func TestDecidedSlotsWaitForTheEpochsThatGoWithThem(t *testing.T) {
 		})
 	}
 }
+
+// A node that can save nothing any more is dead to the others, and still learns what it
+// has missed, so that it can send clients on: it asks for it, and nobody takes that for
+// a sign of life.
+func TestANodeWithoutADiskAsksForWhatItHasMissed(t *testing.T) {
+	t.Parallel()
+	w := newRules(t)
+	a, b, c, _, _ := w.replicated()
+	a.step(func(s *state, now time.Duration) output { return s.saveFailed(now, errDiskFailed) })
+	w.lose = func(m ruleMail) bool { return m.to == a && m.msg.kind() == msgUpdate }
+	asked := 0
+	w.seen = func(m ruleMail) {
+		if m.from == a {
+			q, ok := m.msg.(*digestMsg)
+			require.True(t, ok && q.Mute && !q.Answer, "%v", m.msg.kind())
+			asked++
+		}
+	}
+	leads := func(n *ruleNode) bool { return n.core.lead != nil && n.core.lead.opened }
+	w.until("another leads", func() bool { return leads(b) || leads(c) })
+	w.run(2 * ruleNT)
+	require.Equal(t, a.core.id, a.core.table.primary(a.shard()), "nobody has told it")
+	w.lose, asked = nil, 0
+	w.run(ruleNT)
+	require.NotEqual(t, a.core.id, a.core.table.primary(a.shard()), "it has asked")
+	require.Equal(t, b.core.table.primary(a.shard()), a.core.table.primary(a.shard()))
+	require.LessOrEqual(t, asked, 3)
+	for _, n := range []*ruleNode{b, c} {
+		require.True(t, n.core.silentHere(n.core.peers.get(a.core.id)), "it counts as silent")
+	}
+}

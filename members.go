@@ -401,8 +401,14 @@ func (s *state) heardFrom(p *peer, from *sender, m message) {
 		p.beatAt, p.answered, p.claim, p.leased, p.active = never, false, claim{}, false, false
 	}
 	p.heardStarts, p.timeout = from.Starts, from.Timeout
-	if _, isBeat := m.(*heartbeat); !isBeat {
-		p.heardAt = s.now // a heartbeat may be late, which its stamp tells
+	switch m := m.(type) {
+	case *heartbeat: // may be late, which its stamp tells
+	case *digestMsg:
+		if !m.Mute {
+			p.heardAt = s.now
+		}
+	default:
+		p.heardAt = s.now
 	}
 	p.invitedAt = never
 	if from.Starts > p.Starts || from.Starts == p.Starts && from.Facts > p.Facts {

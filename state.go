@@ -452,15 +452,20 @@ func (s *state) end() output {
 	}
 }
 
-// endSilent is the end of a step of a node that can save nothing: it saves and sends
-// nothing, not even to itself, and what it tells its driver waits for no save.
+// endSilent is the end of a step of a node that can save nothing: it saves nothing, sends
+// nothing, not even to itself, but the question what it has missed, and what it tells
+// its driver waits for no save.
 func (s *state) endSilent() output {
 	s.pending = pendingPush{}
 	clear(s.dirty)
 	s.loop = nil
 	s.assess()
 	s.assessLog()
-	s.out.saves, s.out.sends = s.out.saves[:0], s.out.sends[:0]
+	s.out.saves = s.out.saves[:0]
+	s.out.sends = slices.DeleteFunc(s.out.sends, func(m send) bool {
+		q, ok := m.msg.(*digestMsg)
+		return !ok || q.Answer || s.identity > s.savedSeq
+	})
 	return s.out
 }
 
@@ -578,10 +583,11 @@ func (s *state) saved(now time.Duration, n uint64) output {
 }
 
 // saveFailed says that nothing can be saved any more, for good. To the others this
-// node is dead from then on, though its process lives: it sends nothing, so that it
-// claims nothing, votes for nobody and counts as silent, and whoever can takes the
-// place of it as a primary and as a voter. It goes on listening, and may so hear
-// where to send clients; it asks nobody for what it has missed.
+// node is dead from then on, though its process lives: it sends nothing that says that
+// it lives, so that it claims nothing, votes for nobody and counts as silent, and
+// whoever can takes the place of it as a primary and as a voter. It goes on listening,
+// and hears so where to send clients; where the digests in what it hears say that it
+// has missed something it asks, mute, one member in NodeTimeout/2.
 func (s *state) saveFailed(now time.Duration, err error) output {
 	s.begin(now)
 	s.broken = err
