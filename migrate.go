@@ -199,7 +199,19 @@ func (n *node) moveSlots(ctx context.Context, slots SlotSet, to NodeID) error {
 	if err == nil {
 		err = known
 	}
-	return err
+	moved := n.engine.view.Load().Slots(to)
+	moved.Intersect(&slots)
+	return partly(err, !moved.Empty())
+}
+
+// partly is an error of which it is not true that nothing has changed, where some of
+// what was asked for has happened.
+func partly(err error, some bool) error {
+	var a *AdminError
+	if !some || !errors.As(err, &a) || a.Outcome != NotExecuted {
+		return err
+	}
+	return &AdminError{Text: a.Text, Outcome: Unknown, Err: a.Err}
 }
 
 // moveGroups moves group by group. Groups that have moved stay moved when a

@@ -25,7 +25,8 @@ const (
 type slotCommand struct {
 	id    uint64
 	parts int
-	err   *commandError // of the first part that failed
+	done  bool          // some part has happened
+	err   *commandError // of the first part that failed, or may happen still
 }
 
 // slotPart is what one shard gives for a command, or for a command that another
@@ -60,17 +61,21 @@ func (s *state) partDone(p *slotPart, err *commandError) {
 }
 
 func (s *state) commandDone(c *slotCommand, err *commandError) {
-	if c.err == nil {
+	c.done = c.done || err == nil
+	if c.err == nil || err != nil && err.MayHappen && !c.err.MayHappen {
 		c.err = err
 	}
 	if c.parts--; c.parts > 0 {
 		return
 	}
-	if c.err != nil {
+	switch {
+	case c.err == nil:
+		s.replyDecided(c.id)
+	case c.done && !c.err.MayHappen:
+		s.reply(c.id, &commandError{Code: c.err.Code, Text: "some of the slots have changed hands; of the others: " + c.err.Text, MayHappen: true})
+	default:
 		s.reply(c.id, c.err)
-		return
 	}
-	s.replyDecided(c.id)
 }
 
 // ---- commands

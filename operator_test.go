@@ -52,6 +52,43 @@ func withoutOwner(t *testing.T) (w *ruleWorld, a, b, c, d *ruleNode) {
 
 // ---- who gets and gives slots
 
+// What has become of a command says the worst of its parts.
+func TestTheOutcomeOfACommandInParts(t *testing.T) {
+	t.Parallel()
+	refused, open := tryAgain("busy"), mayHappen("no answer")
+	for _, row := range []struct {
+		name  string
+		parts []*commandError
+		want  string
+		may   bool
+	}{
+		{"all", []*commandError{nil, nil}, "", false},
+		{"none", []*commandError{refused, clusterDown("down")}, "busy", false},
+		{"some, then no more", []*commandError{nil, refused}, "some of the slots have changed hands; of the others: busy", true},
+		{"none, then some", []*commandError{refused, nil}, "some of the slots have changed hands; of the others: busy", true},
+		{"none, and one that nobody knows of", []*commandError{refused, open}, open.Text, true},
+		{"some, and one that nobody knows of", []*commandError{nil, open}, open.Text, true},
+	} {
+		w := newRules(t)
+		a := w.cluster(3, 3)[0]
+		r := a.command(func(s *state, now time.Duration, id uint64) output {
+			s.begin(now)
+			c := &slotCommand{id: id, parts: len(row.parts)}
+			for _, err := range row.parts {
+				s.commandDone(c, err)
+			}
+			return s.end()
+		})
+		w.settle(r)
+		if row.want == "" {
+			require.Nil(t, r.err, row.name)
+			continue
+		}
+		require.Equal(t, row.want, r.err.Text, row.name)
+		require.Equal(t, row.may, r.err.MayHappen, row.name)
+	}
+}
+
 func TestSlotCommandsOfAFormedCluster(t *testing.T) {
 	t.Parallel()
 	type world struct {
@@ -95,6 +132,8 @@ func TestSlotCommandsOfAFormedCluster(t *testing.T) {
 			"ERR Can't assign hashslot 10 to a different node while I still hold keys for this hash slot.", map[Slot]string{10: "a"}},
 		{"SETSLOT NODE elsewhere, the owner holds keys: its text", func(x world) *ruleReply { return x.c.setSlots("10", x.d) }, func(x world) *ruleNode { return x.a },
 			"ERR Can't assign hashslot 10 to a different node while I still hold keys for this hash slot.", map[Slot]string{10: "a"}},
+		{"SETSLOT NODE of slots of several owners, one of which holds keys", func(x world) *ruleReply { return x.c.setSlots("10 5", x.d) }, func(x world) *ruleNode { return x.a },
+			"ERR some of the slots have changed hands; of the others: Can't assign hashslot 10 to a different node while I still hold keys for this hash slot.", map[Slot]string{5: "d", 10: "a"}},
 		{"SETSLOT NODE of a slot of nobody, at the target", func(x world) *ruleReply { return x.d.setSlots("5", x.d) }, nil, "OK", map[Slot]string{5: "d"}},
 		{"SETSLOT NODE of a slot of nobody, elsewhere", func(x world) *ruleReply { return x.c.setSlots("5", x.d) }, nil, "OK", map[Slot]string{5: "d"}},
 		{"SETSLOT NODE of a failed primary's slot, at the target", func(x world) *ruleReply { dead(x); return x.d.setSlots("9000", x.d) }, nil, "OK", map[Slot]string{9000: "d", 9001: "b"}},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -211,4 +212,94 @@ func TestWhatIsToldWaitsForItsSave(t *testing.T) {
 	require.Empty(t, q.waiting)
 	require.Zero(t, q.events)
 	require.Nil(t, q.lost)
+}
+
+// Where a queue of a driver is full, what it ends says what has become of it.
+func TestTheOutcomeWhereAQueueIsFull(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := formShard(t, 2, Config{AckReplicas: 1})[0]
+		key := keyOf(n, 0)
+		write := func(ctx context.Context) error {
+			return n.Execute(ctx, Request{Keys: []string{key}}, func(tx *Tx) error { return tx.Put(key, []byte("written")) })
+		}
+		read := func(ctx context.Context) error {
+			return n.Execute(ctx, Request{Keys: []string{key}, ReadOnly: true}, func(tx *Tx) error { _, _, err := tx.Get(key); return err })
+		}
+		bump := func(ctx context.Context) error { return n.Admin().BumpEpoch(ctx) }
+		step := func(f func()) {
+			ask(t, n, func(*state) error { f(); return nil })
+		}
+		fullLog := func(full bool) {
+			n.repl.mu.Lock()
+			defer n.repl.mu.Unlock()
+			n.repl.waiters = nil
+			if full {
+				w := &logWaiter{n.repl.reign, func(*replication) bool { return false }, make(chan bool, 1)}
+				n.repl.waiters = slices.Repeat([]*logWaiter{w}, logWaitersMax)
+			}
+		}
+		waiting := func(full bool) {
+			n.engine.waiters.Store(0)
+			if full {
+				n.engine.waiters.Store(waitersMax)
+			}
+		}
+		c := n.engine.cell(KeySlot(key))
+		for _, row := range []struct {
+			name string
+			full func(full bool)
+			do   func(ctx context.Context) error
+			is   error
+			want Outcome
+		}{
+			{"a write, the slot is on hold", func(full bool) {
+				waiting(full)
+				if full {
+					step(func() { require.Nil(t, n.pause()) })
+				} else {
+					step(n.unpause)
+				}
+			}, write, ErrTryAgain, NotExecuted},
+			{"a write, somebody runs in the slot", func(full bool) {
+				waiting(full)
+				if full {
+					c.mu.Lock()
+				} else {
+					c.mu.Unlock()
+				}
+			}, write, ErrTryAgain, NotExecuted},
+			{"a write, its reply waits for replicas", fullLog, write, ErrClusterDown, Unknown},
+			{"a read, its reply waits for replicas", fullLog, read, ErrClusterDown, NotExecuted},
+			{"a command of an operator", func(full bool) {
+				step(func() {
+					for i := range uint64(commandsMax) {
+						if full {
+							n.replies[1<<32+i] = make(chan *commandError, 1)
+						} else {
+							delete(n.replies, 1<<32+i)
+						}
+					}
+				})
+			}, bump, ErrTryAgain, NotExecuted},
+		} {
+			ctx, cancel := context.WithTimeout(t.Context(), driverNT)
+			row.full(true)
+			err := row.do(ctx)
+			row.full(false)
+			cancel()
+			require.ErrorIs(t, err, row.is, row.name)
+			var op *OpError
+			var admin *AdminError
+			switch {
+			case errors.As(err, &op):
+				require.Equal(t, row.want, op.Outcome, row.name)
+			case errors.As(err, &admin):
+				require.Equal(t, row.want, admin.Outcome, row.name)
+			default:
+				t.Fatalf("%s: %v", row.name, err)
+			}
+			require.NoError(t, write(t.Context()), row.name)
+		}
+	})
 }
