@@ -429,3 +429,29 @@ func withoutNotes(r reply) reply {
 	}
 	return r
 }
+
+// What HELP says of commands whose subcommands do what those of Redis do is what
+// Redis says; of the others it has the same frame.
+func TestHelpIsThatOfRedis(t *testing.T) {
+	a, b := connect(t, startRedis(t, "--enable-debug-command", "yes"), "2"), connect(t, startOurs(t), "2")
+	for _, command := range []string{"OBJECT", "SCRIPT", "PUBSUB", "DEBUG", "CLIENT", "CLUSTER", "CONFIG", "COMMAND", "MEMORY", "SLOWLOG", "LATENCY", "FUNCTION", "ACL", "MODULE"} {
+		want, err := a.do(command, "HELP")
+		require.NoError(t, err)
+		got, err := b.do(command, "HELP")
+		require.NoError(t, err)
+		if slices.Contains([]string{"OBJECT", "SCRIPT", "PUBSUB"}, command) {
+			require.Equal(t, want, got, command)
+			continue
+		}
+		require.Greater(t, len(got.items), 3, command)
+		ends := func(r reply) []reply { return append(r.items[:1:1], r.items[len(r.items)-2:]...) }
+		require.Equal(t, ends(want), ends(got), command)
+	}
+	for _, wrong := range []string{"DEBUG nosuch", "DEBUG SLEEP", "DEBUG SLEEP 0 0", "DEBUG OBJECT", "DEBUG HELP x", "OBJECT HELP x", "SCRIPT HELP x"} {
+		want, err := a.do(words(wrong)...)
+		require.NoError(t, err)
+		got, err := b.do(words(wrong)...)
+		require.NoError(t, err)
+		require.Equal(t, want, got, wrong)
+	}
+}

@@ -81,7 +81,7 @@ func TestHelpComesFromTheTable(t *testing.T) {
 	s := startServer(t)
 	c := dial(t, s)
 	for _, command := range s.table.all {
-		if len(command.Sub) == 0 || command.Name == "object" || command.Name == "script" {
+		if len(command.Sub) == 0 {
 			continue
 		}
 		help := c.do(command.Name + " HELP")
@@ -89,7 +89,7 @@ func TestHelpComesFromTheTable(t *testing.T) {
 		for i := range command.Sub {
 			if sub := &command.Sub[i]; sub.Summary != "" {
 				require.Contains(t, help, strings.ToUpper(sub.Name), command.Name)
-				require.Contains(t, help, sub.Summary, command.Name)
+				require.Contains(t, strings.Join(strings.Fields(help), " "), strings.Join(strings.Fields(sub.Summary), " "), command.Name)
 				told++
 			}
 		}

@@ -78,7 +78,8 @@ type Command struct {
 	// argument names one.
 	Sub []Command
 
-	// Group, Since, Summary and Complexity are for COMMAND DOCS.
+	// Group, Since, Summary and Complexity are for COMMAND DOCS. The lines of a Summary
+	// are lines of HELP, too.
 	Group, Since, Summary, Complexity string
 
 	// Usage is the arguments behind the name of a subcommand. HELP, which a command

@@ -391,7 +391,7 @@ func commandDocs(c *Conn, args [][]byte) error {
 }
 
 func (c *Command) docs(r *Reply) {
-	pairs := [][2]string{{"summary", c.Summary}, {"since", c.Since}, {"group", c.root().Group}, {"complexity", c.Complexity}}
+	pairs := [][2]string{{"summary", oneLine(c.Summary)}, {"since", c.Since}, {"group", c.root().Group}, {"complexity", c.Complexity}}
 	pairs = slices.DeleteFunc(pairs, func(p [2]string) bool { return p[1] == "" })
 	n := len(pairs)
 	if len(c.Sub) > 0 {

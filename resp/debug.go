@@ -20,35 +20,40 @@ func debugCommand() Command {
 	return Command{Name: "debug", Arity: -2, Flags: AdminFlag | NoScript | Loading | Stale, Conn: debug, Group: "server", Since: "1.0.0", Summary: "Look behind the scenes", Complexity: "Depends on subcommand."}
 }
 
-func debug(c *Conn, args [][]byte) error {
-	switch name, n := args[1], len(args); {
-	case equalFold(name, "help") && n == 2:
-		c.reply.help("DEBUG",
-			"DIGEST-VALUE <key> [<key> ...]", "    A sum of the value of each key, wherever its slot is.",
-			"JMAP", "    Nothing.",
-			"OBJECT <key>", "    How a value is kept.",
-			"SET-ACTIVE-EXPIRE (0|1)", "    Accepted: expired keys are removed all the same, and never shown.",
-			"SLEEP <seconds>", "    Let this connection sleep; the others go on.")
-		return nil
-	case equalFold(name, "digest-value"):
-		return debugDigests(c, args[2:])
-	case equalFold(name, "object") && n >= 3:
-		return debugObject(c, args[2])
-	case equalFold(name, "sleep") && n == 3:
-		seconds, _ := strconv.ParseFloat(string(args[2]), 64)
-		if seconds > 0 {
-			if err := c.park(time.Duration(min(seconds, 1e9)*float64(time.Second)), nil); err != nil {
-				return err
-			}
-		}
-		return c.ok(nil)
-	case equalFold(name, "set-active-expire") && n == 3, equalFold(name, "jmap"):
-		return c.ok(nil)
-	}
-	return Error(fmt.Sprintf("ERR unknown subcommand or wrong number of arguments for '%s'. Try DEBUG HELP.", cut(args[1], 128)))
+// debugSubcommands are rows of DEBUG alone: COMMAND tells of none of them, as in Redis.
+func debugSubcommands() []Command {
+	nothing := func(c *Conn, args [][]byte) error { return c.ok(nil) }
+	all := Command{Name: "debug", Sub: []Command{
+		{Name: "digest-value", Arity: -2, Usage: "<key> [<key> ...]", Summary: "Output a hex signature of the values of all the specified keys.", Conn: debugDigests},
+		{Name: "jmap", Arity: -2, Summary: "Nothing.", Conn: nothing},
+		{Name: "object", Arity: -3, Usage: "<key>", Summary: "Show low level info about `key` and associated value.", Conn: debugObject},
+		{Name: "set-active-expire", Arity: 3, Usage: "<0|1>", Summary: "Accepted: expired keys are removed all the same, and never shown.", Conn: nothing},
+		{Name: "sleep", Arity: 3, Usage: "<seconds>", Summary: "Let this connection sleep for <seconds>, the others go on. Decimals allowed.", Conn: debugSleep},
+	}}
+	return all.withHelp()
 }
 
-func debugObject(c *Conn, key []byte) error {
+func debug(c *Conn, args [][]byte) error {
+	for _, s := range debugSubcommands() {
+		if equalFold(args[1], s.Name) && s.arityOK(len(args)) {
+			return s.Conn(c, args)
+		}
+	}
+	return wrongSubcommand("DEBUG", string(cut(args[1], 128)))
+}
+
+func debugSleep(c *Conn, args [][]byte) error {
+	seconds, _ := strconv.ParseFloat(string(args[2]), 64)
+	if seconds > 0 {
+		if err := c.park(time.Duration(min(seconds, 1e9)*float64(time.Second)), nil); err != nil {
+			return err
+		}
+	}
+	return c.ok(nil)
+}
+
+func debugObject(c *Conn, args [][]byte) error {
+	key := args[2]
 	var head store.Entry
 	var found bool
 	var size int64
@@ -74,7 +79,8 @@ func debugObject(c *Conn, key []byte) error {
 
 // debugDigests tells whether two nodes have the same values: redis-cli compares
 // before it takes one for the other.
-func debugDigests(c *Conn, keys [][]byte) error {
+func debugDigests(c *Conn, args [][]byte) error {
+	keys := args[2:]
 	sums := make([]digest, len(keys))
 	for i, k := range keys {
 		err := c.peek(k, func(tx *slotmesh.Tx) error { return sums[i].addKey(tx, view(k)) })

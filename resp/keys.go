@@ -126,33 +126,35 @@ func keyCommands() []Command {
 			Complexity: "Depends on subcommand.",
 			Sub: []Command{
 				{
-					Name: "help", Arity: 2, Flags: Loading | Stale,
-					Conn: objectHelp, Group: "generic", Since: "6.2.0",
-					Summary:    "Show helpful text about the different subcommands",
-					Complexity: "O(1)",
-				},
-				{
 					Name: "encoding", Arity: 3, Flags: ReadOnly, First: 2, Last: 2, Step: 1,
 					Run: runObjectEncoding, Group: "generic", Since: "2.2.3",
-					Summary:    "Inspect the internal encoding of a Redis object",
-					Complexity: "O(1)",
-				},
-				{
-					Name: "idletime", Arity: 3, Flags: ReadOnly, First: 2, Last: 2, Step: 1,
-					Run: runObjectIdleTime, Group: "generic", Since: "2.2.3",
-					Summary:    "Get the time since a Redis object was last accessed",
+					Usage: "<key>",
+					Summary: "Return the kind of internal representation used in order to store the value\n" +
+						"associated with a <key>.",
 					Complexity: "O(1)",
 				},
 				{
 					Name: "freq", Arity: 3, Flags: ReadOnly, First: 2, Last: 2, Step: 1,
 					Run: runObjectFreq, Group: "generic", Since: "4.0.0",
-					Summary:    "Get the logarithmic access frequency counter of a Redis object",
+					Usage: "<key>",
+					Summary: "Return the access frequency index of the <key>. The returned integer is\n" +
+						"proportional to the logarithm of the recent access frequency of the key.",
+					Complexity: "O(1)",
+				},
+				{
+					Name: "idletime", Arity: 3, Flags: ReadOnly, First: 2, Last: 2, Step: 1,
+					Run: runObjectIdleTime, Group: "generic", Since: "2.2.3",
+					Usage: "<key>",
+					Summary: "Return the idle time of the <key>, that is the approximated number of\n" +
+						"seconds elapsed since the last access to the key.",
 					Complexity: "O(1)",
 				},
 				{
 					Name: "refcount", Arity: 3, Flags: ReadOnly, First: 2, Last: 2, Step: 1,
 					Run: runObjectRefCount, Group: "generic", Since: "2.2.3",
-					Summary:    "Get the number of references to the value of the key",
+					Usage: "<key>",
+					Summary: "Return the number of references of the value associated with the specified\n" +
+						"<key>.",
 					Complexity: "O(1)",
 				},
 			},
@@ -556,23 +558,6 @@ func (c *Call) allFields(key, to string) (items []store.Item, err error) {
 }
 
 // ---- OBJECT
-
-func objectHelp(c *Conn, _ [][]byte) error {
-	c.reply.help("OBJECT",
-		"ENCODING <key>",
-		"    Return the kind of internal representation used in order to store the value",
-		"    associated with a <key>.",
-		"FREQ <key>",
-		"    Return the access frequency index of the <key>. The returned integer is",
-		"    proportional to the logarithm of the recent access frequency of the key.",
-		"IDLETIME <key>",
-		"    Return the idle time of the <key>, that is the approximated number of",
-		"    seconds elapsed since the last access to the key.",
-		"REFCOUNT <key>",
-		"    Return the number of references of the value associated with the specified",
-		"    <key>.")
-	return nil
-}
 
 func runObjectEncoding(c *Call) error {
 	e, found, err := c.Tx.Entry(c.Key(2))

@@ -159,8 +159,8 @@ func pubSubCommands() []Command {
 		{Name: "spublish", Arity: 3, Flags: flags | Fast | MayReplicate, First: 1, Last: 1, Step: 1, Conn: spublish, Group: "pubsub", Since: "7.0.0", Summary: "Post a message to a shard channel", Complexity: "O(N) where N is the number of clients subscribed to the receiving shard channel."},
 		{Name: "pubsub", Arity: -2, Group: "pubsub", Since: "2.8.0", Summary: "A container for Pub/Sub commands", Complexity: "Depends on subcommand.", Sub: []Command{
 			{Name: "channels", Arity: -2, Usage: "[<pattern>]", Summary: "Return the currently active channels matching a <pattern> (default: '*').", Flags: flags, Conn: pubSubChannels},
-			{Name: "numsub", Arity: -2, Usage: "[<channel> ...]", Summary: "Return the number of subscribers for the specified channels, excluding pattern subscriptions(default: no channels).", Flags: flags, Conn: pubSubNumSub},
 			{Name: "numpat", Arity: 2, Summary: "Return number of subscriptions to patterns.", Flags: flags, Conn: pubSubNumPat},
+			{Name: "numsub", Arity: -2, Usage: "[<channel> ...]", Summary: "Return the number of subscribers for the specified channels, excluding\npattern subscriptions(default: no channels).", Flags: flags, Conn: pubSubNumSub},
 			{Name: "shardchannels", Arity: -2, Usage: "[<pattern>]", Summary: "Return the currently active shard level channels matching a <pattern> (default: '*').", Flags: flags, Conn: pubSubShardChannels},
 			{Name: "shardnumsub", Arity: -2, Usage: "[<shardchannel> ...]", Summary: "Return the number of subscribers for the specified shard level channel(s)", Flags: flags, Conn: pubSubShardNumSub},
 		}},

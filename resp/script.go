@@ -52,6 +52,12 @@ type runningScript struct {
 }
 
 func scriptCommands() []Command {
+const flushSummary = `Flush the Lua scripts cache. Very dangerous on replicas.
+When called without the optional mode argument, the behavior is determined by the
+lazyfree-lazy-user-flush configuration directive. Valid modes are:
+* ASYNC: Asynchronously flush the scripts cache.
+* SYNC: Synchronously flush the scripts cache.`
+
 	const eval = NoScript | Stale | SkipMonitor | MayReplicate | NoMandatoryKeys | MovableKeys
 	const readOnly = NoScript | Stale | SkipMonitor | ReadOnly | NoMandatoryKeys | MovableKeys
 	return []Command{
@@ -60,12 +66,11 @@ func scriptCommands() []Command {
 		{Name: "eval_ro", scripted: true, compiles: true, Arity: -3, Flags: readOnly, Run: evalAtSlot, Conn: evalAnywhere, Keys: scriptKeys, Group: "scripting", Since: "7.0.0", Summary: "Execute a read-only Lua script server side", Complexity: "Depends on the script that is executed."},
 		{Name: "evalsha_ro", scripted: true, Arity: -3, Flags: readOnly, Run: evalAtSlot, Conn: evalAnywhere, Keys: scriptKeys, Group: "scripting", Since: "7.0.0", Summary: "Execute a read-only Lua script server side", Complexity: "Depends on the script that is executed."},
 		{Name: "script", Arity: -2, Group: "scripting", Since: "2.6.0", Summary: "A container for Lua scripts management commands", Complexity: "Depends on subcommand.", Sub: []Command{
-			{Name: "load", placed: true, Arity: 3, Flags: NoScript | Stale, Conn: scriptLoad},
-			{Name: "exists", placed: true, Arity: -3, Flags: NoScript, Conn: scriptExists},
-			{Name: "flush", placed: true, Arity: -2, Flags: NoScript, Conn: scriptFlush},
-			{Name: "kill", Arity: 2, Flags: NoScript | AllowBusy, Conn: scriptKill},
-			{Name: "debug", Arity: 3, Flags: NoScript, Conn: scriptDebug},
-			{Name: "help", Arity: 2, Flags: Loading | Stale, Conn: scriptHelp},
+			{Name: "debug", Arity: 3, Usage: "(YES|SYNC|NO)", Summary: "Set the debug mode for subsequent scripts executed.", Flags: NoScript, Conn: scriptDebug},
+			{Name: "exists", placed: true, Arity: -3, Usage: "<sha1> [<sha1> ...]", Summary: "Return information about the existence of the scripts in the script cache.", Flags: NoScript, Conn: scriptExists},
+			{Name: "flush", placed: true, Arity: -2, Usage: "[ASYNC|SYNC]", Summary: flushSummary, Flags: NoScript, Conn: scriptFlush},
+			{Name: "kill", Arity: 2, Summary: "Kill the currently executing Lua script.", Flags: NoScript | AllowBusy, Conn: scriptKill},
+			{Name: "load", placed: true, Arity: 3, Usage: "<script>", Summary: "Load a script into the scripts cache without executing it.", Flags: NoScript | Stale, Conn: scriptLoad},
 		}},
 	}
 }
@@ -604,23 +609,4 @@ func scriptDebug(c *Conn, args [][]byte) error {
 		return nil
 	}
 	return Error("ERR Use SCRIPT DEBUG YES/SYNC/NO")
-}
-
-func scriptHelp(c *Conn, args [][]byte) error {
-	c.reply.help("SCRIPT",
-		"DEBUG (YES|SYNC|NO)",
-		"    Set the debug mode for subsequent scripts executed.",
-		"EXISTS <sha1> [<sha1> ...]",
-		"    Return information about the existence of the scripts in the script cache.",
-		"FLUSH [ASYNC|SYNC]",
-		"    Flush the Lua scripts cache. Very dangerous on replicas.",
-		"    When called without the optional mode argument, the behavior is determined by the",
-		"    lazyfree-lazy-user-flush configuration directive. Valid modes are:",
-		"    * ASYNC: Asynchronously flush the scripts cache.",
-		"    * SYNC: Synchronously flush the scripts cache.",
-		"KILL",
-		"    Kill the currently executing Lua script.",
-		"LOAD <script>",
-		"    Load a script into the scripts cache without executing it.")
-	return nil
 }
