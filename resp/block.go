@@ -1,6 +1,7 @@
 package resp
 
 import (
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -220,7 +221,13 @@ func (w *waiter) run(tx *slotmesh.Tx, key string) (moved string, err error) {
 	reply.setProto(int(w.conn.proto.Load()))
 	reply.bound(w.conn.server.cfg.Limits.Output)
 	call := Call{Tx: tx, Args: w.args, Reply: &reply, command: w.command, conn: w.conn}
-	moved, w.err = w.wait.serve(&call, key)
+	w.err = call.whole(func() (err error) {
+		moved, err = w.wait.serve(&call, key)
+		return err
+	})
+	if half := new(halfDone); errors.As(w.err, &half) {
+		return "", w.err
+	}
 	if w.err != nil {
 		return "", nil
 	}

@@ -60,7 +60,8 @@ type waitFor struct {
 // run runs the command. Without a reply it fails, before anything has happened.
 func (c *Call) run() error {
 	began := c.Reply.size()
-	if err := c.command.Run(c); err != nil {
+	err := c.whole(func() error { return c.command.Run(c) })
+	if err != nil {
 		return err
 	}
 	if c.wait == nil && c.Reply.size() == began && !c.Reply.over() {
@@ -68,6 +69,27 @@ func (c *Call) run() error {
 	}
 	return nil
 }
+
+// whole calls f, which runs the command. Where it fails after it has begun to write, as
+// where the Tx has no room for the rest, the Tx must not go on with half of it.
+func (c *Call) whole(f func() error) error {
+	calls, bytes := c.Tx.Room()
+	err := f()
+	if err == nil {
+		return nil
+	}
+	if callsLeft, bytesLeft := c.Tx.Room(); callsLeft == calls && bytesLeft == bytes {
+		return err
+	}
+	return &halfDone{err}
+}
+
+// halfDone: a command has failed after it has begun to write. All that is done in the same
+// Tx is undone with it.
+type halfDone struct{ err error }
+
+func (e *halfDone) Error() string { return e.err.Error() }
+func (e *halfDone) Unwrap() error { return e.err }
 
 // refuse writes the reply where a command may not wait.
 func (w *waitFor) refuse(r *Reply) {

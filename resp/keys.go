@@ -500,6 +500,31 @@ const (
 	copyHead  = 16 // bytes of a header at most
 )
 
+// gathering is a collection that a command is about to put under a key. What the rest of
+// the Tx could not hold is refused before all of it has been gathered. nil: it is
+// not to be put anywhere.
+type gathering struct {
+	c       *Call
+	key     string
+	entries int
+	bytes   int64
+}
+
+// add counts entries, with so many bytes of fields and values.
+func (g *gathering) add(entries, bytes int) error {
+	if g == nil {
+		return nil
+	}
+	g.entries, g.bytes = g.entries+entries, g.bytes+int64(bytes)
+	return g.c.mayCopy(g.key, g.entries, g.bytes)
+}
+
+// addScored counts a member of a sorted set, which is there by name, with its score, and
+// by score.
+func (g *gathering) addScored(name string) error {
+	return g.add(2, namePosition+scoreBytes+scoredName+2*len(name))
+}
+
 // mayCopy refuses what the rest of the Tx could not hold, before anything is
 // written: in a transaction or a script half of a value would stay. The entries
 // have so many bytes without the name of the key.
@@ -543,14 +568,13 @@ func (c *Call) copyKey(from *store.Entry, taken bool) error {
 
 // allFields are the entries of a collection, which may be copied to another key.
 func (c *Call) allFields(key, to string) (items []store.Item, err error) {
-	size := int64(len(key)) // which is removed by RENAME
+	g := gathering{c: c, key: to, bytes: int64(len(key))} // which is removed by RENAME
 	for item, err := range fieldsFrom(c.Tx, key, "") {
 		if err != nil {
 			return nil, err
 		}
 		items = append(items, *item)
-		size += int64(len(item.Field) + len(item.Value))
-		if err := c.mayCopy(to, len(items), size); err != nil {
+		if err := g.add(1, len(item.Field)+len(item.Value)); err != nil {
 			return nil, err
 		}
 	}

@@ -428,7 +428,7 @@ func (t *transaction) changed(now time.Time) bool {
 // runIn runs a command inside a Tx that others share, or a script without one as
 // long as it touches no key, and returns its reply. Its error is a reply like any
 // other: what ran before it stays. A script that is stopped is the end of them all,
-// for none of it may have happened.
+// for none of it may have happened; so is a command that fails half way.
 func (c *Conn) runIn(tx *slotmesh.Tx, q *queued, most int) ([]byte, error) {
 	var reply Reply
 	reply.bound(most)
@@ -437,9 +437,12 @@ func (c *Conn) runIn(tx *slotmesh.Tx, q *queued, most int) ([]byte, error) {
 	err := c.runQueued(tx, q, &call)
 	var stopped *stoppedScript
 	var need *needSlot
+	var half *halfDone
 	switch {
 	case errors.As(err, &stopped), errors.As(err, &need):
 		return nil, err
+	case errors.As(err, &half):
+		return nil, Error(c.server.errorText(err) + "; nothing of the transaction has happened")
 	case err != nil:
 		reply.clear()
 		text := c.server.errorText(err)

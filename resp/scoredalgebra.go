@@ -48,6 +48,7 @@ type combination struct {
 	join    func(a, b float64) float64
 	scores  bool // WITHSCORES
 	limit   int64
+	to      *gathering // where the result is put, if anywhere
 }
 
 // combineCount reads the number of keys, at args[at].
@@ -182,6 +183,9 @@ func combineCommand(c *Call, kind combineKind, store bool) error {
 	if err != nil {
 		return err
 	}
+	if store {
+		m.to = &gathering{c: c, key: c.Key(1)}
+	}
 	members, err := m.result()
 	if err != nil {
 		return err
@@ -224,22 +228,22 @@ func (m *combination) result() ([]scored, error) {
 	}
 }
 
-func (m *combination) union() ([]scored, error) {
-	var members []scored
+func (m *combination) union() (members []scored, err error) {
 	at := map[string]int{}
 	for i := range m.sources {
 		s := &m.sources[i]
-		err := s.each(func(it *store.Item) bool {
+		walkErr := s.each(func(it *store.Item) bool {
 			name, score := memberOf(it.Field), orZero(s.score(it.Value))
 			if j, found := at[name]; found {
 				members[j].score = m.join(members[j].score, score)
 			} else {
 				at[name] = len(members)
 				members = append(members, scored{name, score})
+				err = m.to.addScored(name)
 			}
-			return true
+			return err == nil
 		})
-		if err != nil {
+		if err = cmp.Or(err, walkErr); err != nil {
 			return nil, err
 		}
 	}
@@ -253,6 +257,7 @@ func (m *combination) inter() (members []scored, err error) {
 		var all bool
 		if all, err = m.joinOthers(&r); all {
 			members = append(members, r)
+			err = m.to.addScored(r.name)
 		}
 		return err == nil && int64(len(members)) < m.limit
 	})
@@ -280,6 +285,7 @@ func (m *combination) diff() (members []scored, err error) {
 		var found bool
 		if found, err = m.inOthers(name); err == nil && !found {
 			members = append(members, scored{name, first.score(it.Value)})
+			err = m.to.addScored(name)
 		}
 		return err == nil
 	})

@@ -431,7 +431,8 @@ type needSlot struct{ key string }
 
 func (e *needSlot) Error() string { return "the script touches key " + strconv.Quote(e.key) }
 
-// stoppedScript: a script took too long, or SCRIPT KILL was given.
+// stoppedScript: a script took too long, SCRIPT KILL was given, or a call of it has failed
+// half way.
 type stoppedScript struct{ text string }
 
 func (e *stoppedScript) Error() string { return e.text }
@@ -448,7 +449,8 @@ type scriptRun struct {
 	wants    string                  // key for which it needs a slot
 	refused  map[slotmesh.Slot]Error // what it hears of slots that are not served here
 	stop     context.CancelFunc
-	proto    int // of the replies to its calls
+	half     error // of a call that has failed half way
+	proto    int   // of the replies to its calls
 
 	// Messages that it has published before it needed a slot. Begun anew, it
 	// publishes those a second time for itself alone.
@@ -495,6 +497,8 @@ func (r *scriptRun) in(tx *slotmesh.Tx, reply *Reply) error {
 }
 
 // stopped is an error of a script that did not end by itself.
+	case r.half != nil:
+		return Error(r.conn.server.errorText(r.half) + "; nothing of the script has happened").stopped()
 func (e Error) stopped() error { return errors.Join(e, &stoppedScript{string(e)}) }
 
 // interpreter takes one that is idle, or makes one.

@@ -539,6 +539,10 @@ func (r *scriptRun) command(args [][]byte) ([]byte, error) {
 	reply.bound(c.server.cfg.Limits.Output)
 	call := Call{Tx: r.tx, Args: args, Reply: &reply, command: command, conn: c}
 	if err := call.run(); err != nil {
+		if half := new(halfDone); errors.As(err, &half) {
+			r.half = err
+			r.stop() // a pcall must not go on with it
+		}
 		return nil, err
 	}
 	if call.wait != nil {

@@ -1,6 +1,7 @@
 package resp
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -319,8 +320,8 @@ func moveMember(from, to *collection, field string) error {
 // ---- algebra
 
 // setOperation computes the fields of a result from sets, in which each field
-// stands once.
-type setOperation func(sets []collection) ([]string, error)
+// stands once. to is where they are put, if anywhere.
+type setOperation func(sets []collection, to *gathering) ([]string, error)
 
 func runSInter(c *Call) error      { return replyOperation(c, setIntersection) }
 func runSUnion(c *Call) error      { return replyOperation(c, setUnion) }
@@ -347,7 +348,7 @@ func replyOperation(c *Call, op setOperation) error {
 	if err != nil {
 		return err
 	}
-	fields, err := op(sets)
+	fields, err := op(sets, nil)
 	if err != nil {
 		return err
 	}
@@ -367,7 +368,7 @@ func storeOperation(c *Call, op setOperation) error {
 	if err != nil {
 		return err
 	}
-	fields, err := op(sets)
+	fields, err := op(sets, &gathering{c: c, key: c.Key(1)})
 	if err != nil {
 		return err
 	}
@@ -387,11 +388,13 @@ func storeOperation(c *Call, op setOperation) error {
 	return nil
 }
 
-func setIntersection(sets []collection) ([]string, error) { return intersectionUpTo(sets, math.MaxInt) }
+func setIntersection(sets []collection, to *gathering) ([]string, error) {
+	return intersectionUpTo(sets, math.MaxInt, to)
+}
 
 // intersectionUpTo walks over the smallest set and asks the others. It ends when
 // it has found limit members.
-func intersectionUpTo(sets []collection, limit int) (fields []string, err error) {
+func intersectionUpTo(sets []collection, limit int, to *gathering) (fields []string, err error) {
 	sets = slices.Clone(sets)
 	slices.SortStableFunc(sets, func(a, b collection) int { return a.count - b.count })
 	walkErr := sets[0].each(func(it *store.Item) bool {
@@ -401,8 +404,9 @@ func intersectionUpTo(sets []collection, limit int) (fields []string, err error)
 		}
 		if all {
 			fields = append(fields, it.Field)
+			err = to.add(1, len(it.Field))
 		}
-		return len(fields) < limit
+		return err == nil && len(fields) < limit
 	})
 	if err == nil {
 		err = walkErr
@@ -428,28 +432,30 @@ func inAny(sets []collection, field string) (bool, error) {
 	return false, nil
 }
 
-func setUnion(sets []collection) (fields []string, err error) {
+func setUnion(sets []collection, to *gathering) (fields []string, err error) {
 	seen := map[string]bool{}
 	for i := range sets {
-		err := sets[i].each(func(it *store.Item) bool {
+		walkErr := sets[i].each(func(it *store.Item) bool {
 			if !seen[it.Field] {
 				seen[it.Field] = true
 				fields = append(fields, it.Field)
+				err = to.add(1, len(it.Field))
 			}
-			return true
+			return err == nil
 		})
-		if err != nil {
+		if err = cmp.Or(err, walkErr); err != nil {
 			return nil, err
 		}
 	}
 	return fields, nil
 }
 
-func setDifference(sets []collection) (fields []string, err error) {
+func setDifference(sets []collection, to *gathering) (fields []string, err error) {
 	walkErr := sets[0].each(func(it *store.Item) bool {
 		var any bool
 		if any, err = inAny(sets[1:], it.Field); err == nil && !any {
 			fields = append(fields, it.Field)
+			err = to.add(1, len(it.Field))
 		}
 		return err == nil
 	})
@@ -492,7 +498,7 @@ func runSInterCard(c *Call) error {
 	if err != nil {
 		return err
 	}
-	fields, err := intersectionUpTo(sets, int(limit))
+	fields, err := intersectionUpTo(sets, int(limit), nil)
 	if err != nil {
 		return err
 	}

@@ -1164,6 +1164,12 @@ func rangeCommand(c *Call, source int, o rangeOptions) error {
 	case err != nil:
 		return err
 	case store:
+		to := gathering{c: c, key: c.Key(1)}
+		for _, m := range members {
+			if err := to.addScored(m.name); err != nil {
+				return err
+			}
+		}
 		return c.storeScored(1, members)
 	}
 	c.replyScored(members, o.scores)
