@@ -5,6 +5,9 @@ import (
 	"encoding/hex"
 	"strconv"
 	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // handOn are scripts that do the command in ARGV.
@@ -123,4 +126,40 @@ func (g *generator) script() []string {
 		source, name = sum(source), "EVALSHA"+name[4:]
 	}
 	return append(append([]string{name, source, g.odd(0.02, strconv.Itoa(len(keys)))}, keys...), args...)
+}
+
+// A script that touches keys of two slots, its own or that of the transaction that it is
+// in, both served by the node that it runs at. Where Redis goes on, it is refused
+// here, with the reason; where Redis refuses, the words are the same.
+func TestScriptsOfTwoSlots(t *testing.T) {
+	a, b := connect(t, startRedis(t), "2"), connect(t, startOurs(t), "2")
+	const two = "redis.call('set', '{b}', '1') return redis.call('get', '{a}')"
+	for _, row := range []struct {
+		name    string
+		calls   []string
+		refused bool
+	}{
+		{"in a transaction of another slot", []string{"MULTI", "SET {a} 1", "EVAL 'return redis.call(\"set\",\"{b}\",\"2\")' 0", "EXEC"}, true},
+		{"in a transaction of its own slot", []string{"MULTI", "SET {a} 1", "EVAL 'return redis.call(\"get\",\"{a}\")' 0", "EXEC"}, false},
+		{"in a transaction of no slot", []string{"MULTI", "EVAL 'return redis.call(\"get\",\"{a}\")' 0", "EVAL 'return redis.call(\"set\",\"{b}\",\"2\")' 0", "EXEC"}, true},
+		{"alone", []string{"EVAL '" + strings.ReplaceAll(two, "'", `"`) + "' 0"}, true},
+		{"alone, its key named", []string{"EVAL '" + strings.ReplaceAll(two, "'", `"`) + "' 1 {b}"}, true},
+		{"in Redis's words", []string{"EVAL '#!lua\n" + strings.ReplaceAll(two, "'", `"`) + "' 1 {b}"}, false},
+		{"allowed", []string{"EVAL '#!lua flags=allow-cross-slot-keys\n" + strings.ReplaceAll(two, "'", `"`) + "' 1 {b}"}, true},
+	} {
+		var want, got reply
+		for _, call := range row.calls {
+			var err error
+			want, err = a.do(words(call)...)
+			require.NoError(t, err)
+			got, err = b.do(words(call)...)
+			require.NoError(t, err)
+		}
+		if !row.refused {
+			require.Equal(t, want, got, row.name)
+			continue
+		}
+		require.NotContains(t, want.wire(), "-ERR", row.name)
+		require.Contains(t, got.wire(), "-ERR Script attempted to access keys that do not hash to the same slot: it is one step under the lock of slot ", row.name)
+	}
 }

@@ -43,6 +43,7 @@ type script struct {
 	flagged   bool // its first line is #!lua
 	readOnly  bool // flags=no-writes
 	noCluster bool // flags=no-cluster
+	crosses   bool // flags=allow-cross-slot-keys
 }
 
 // runningScript is a script that runs now, for SCRIPT KILL.
@@ -51,13 +52,13 @@ type runningScript struct {
 	meter *scriptMeter
 }
 
-func scriptCommands() []Command {
 const flushSummary = `Flush the Lua scripts cache. Very dangerous on replicas.
 When called without the optional mode argument, the behavior is determined by the
 lazyfree-lazy-user-flush configuration directive. Valid modes are:
 * ASYNC: Asynchronously flush the scripts cache.
 * SYNC: Synchronously flush the scripts cache.`
 
+func scriptCommands() []Command {
 	const eval = NoScript | Stale | SkipMonitor | MayReplicate | NoMandatoryKeys | MovableKeys
 	const readOnly = NoScript | Stale | SkipMonitor | ReadOnly | NoMandatoryKeys | MovableKeys
 	return []Command{
@@ -184,7 +185,9 @@ func (s *script) shebang(line string) error {
 				s.readOnly = true
 			case "no-cluster":
 				s.noCluster = true
-			case "", "allow-oom", "allow-stale", "allow-cross-slot-keys":
+			case "allow-cross-slot-keys":
+				s.crosses = true
+			case "", "allow-oom", "allow-stale":
 			default:
 				return Error(fmt.Sprintf("ERR Unexpected flag in script shebang: %s", f))
 			}
@@ -400,8 +403,23 @@ func (c *Conn) mayRunHere(command *Command, runs *compiled) error {
 // What a script hears where it touches a key that it cannot have.
 const (
 	errScriptNotLocal Error = "ERR Script attempted to access a non local key in a cluster node"
+	errScriptSlots    Error = "ERR Script attempted to access keys that do not hash to the same slot"
 	errScriptDown     Error = "ERR Script attempted to execute a command while the cluster is down"
 )
+
+// otherSlot is what a script hears that runs in one slot and touches a key of another. Redis
+// lets one without a first line that says something go on where it serves both; here
+// it is a step under the lock of one slot, and the error says so.
+func (r *scriptRun) otherSlot(slot slotmesh.Slot) Error {
+	server := r.conn.server
+	switch owner, found := server.node.Table().Owner(slot); {
+	case !found || owner.ID != server.node.ID():
+		return errScriptNotLocal
+	case r.script.flagged && !r.script.crosses:
+		return errScriptSlots
+	}
+	return errScriptSlots + Error(fmt.Sprintf(": it is one step under the lock of slot %d, with the transaction that it is in, and the key is in slot %d", r.tx.Slot(), slot))
+}
 
 // refuse notes, of a script that is begun anew without a slot, that this node does
 // not serve the one of a key, as err says. False: err says something else.
@@ -479,6 +497,8 @@ func (r *scriptRun) in(tx *slotmesh.Tx, reply *Reply) error {
 	switch {
 	case r.wants != "":
 		return &needSlot{r.wants}
+	case r.half != nil:
+		return Error(r.conn.server.errorText(r.half) + "; nothing of the script has happened").stopped()
 	case meter.over:
 		return Error(fmt.Sprintf("ERR script %s held more memory than scripts may, %d bytes, and was stopped; nothing of it has happened", r.script.sha, all.memory.limit)).stopped()
 	case ctx.Err() != nil:
@@ -497,8 +517,6 @@ func (r *scriptRun) in(tx *slotmesh.Tx, reply *Reply) error {
 }
 
 // stopped is an error of a script that did not end by itself.
-	case r.half != nil:
-		return Error(r.conn.server.errorText(r.half) + "; nothing of the script has happened").stopped()
 func (e Error) stopped() error { return errors.Join(e, &stoppedScript{string(e)}) }
 
 // interpreter takes one that is idle, or makes one.

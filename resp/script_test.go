@@ -81,7 +81,8 @@ func TestScript(t *testing.T) {
 		{"return redis.call('set',KEYS[1],ARGV[1])", "1 a 5", "OK"},
 		{"return redis.call('get','a')", "1 a", "5"},
 		{"return redis.call('get','a')", "0", "5"}, // no key named: the slot is that of the first it touches
-		{"return redis.call('get','b')", "1 a", "ERR Script attempted to access a non local key in a cluster node script: SHA, on @user_script:1."},
+		{"return redis.call('get','b')", "1 a", "ERR Script attempted to access keys that do not hash to the same slot: it is one step under the lock of slot 15495, with the transaction that it is in, and the key is in slot 3300 script: SHA, on @user_script:1."},
+		{"#!lua\nreturn redis.call('get','b')", "1 a", "ERR Script attempted to access keys that do not hash to the same slot script: SHA, on @user_script:2."},
 		{"return redis.call('incr',KEYS[1])+redis.call('incr',KEYS[1])", "1 a", "13"},
 		{"redis.call('del',KEYS[1]) redis.call('lpush',KEYS[1],1) return redis.call('get',KEYS[1])", "1 l", "WRONGTYPE Operation against a key holding the wrong kind of value script: SHA, on @user_script:1."},
 		{"return redis.call('llen',KEYS[1])", "1 l", "1"}, // what a script did before it failed stays

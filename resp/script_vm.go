@@ -525,7 +525,7 @@ func (r *scriptRun) command(args [][]byte) ([]byte, error) {
 			r.wants = string(args[i])
 			return nil, errNoSuchKey
 		case slot != r.tx.Slot():
-			return nil, errScriptNotLocal
+			return nil, r.otherSlot(slot)
 		}
 	}
 	c.trackArgs(r.tx, command, args)

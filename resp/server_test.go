@@ -144,7 +144,7 @@ func TestScriptsInATransaction(t *testing.T) {
 			"[" + loaded + " OK " + string(errNoScript) + " [0] ERR SCRIPT FLUSH only support SYNC|ASYNC option 1 [1]]", "x"},
 		"around all keys": {[][]string{{"EVAL", load, "0", "x"}, {"FLUSHALL"}, {"EVAL", load, "0", "y"}, {"EVALSHA", sha, "0"}}, "[1 OK 1 " + string(errNoScript) + "]", "y"},
 		"wrong":           {[][]string{{"SCRIPT", "LOAD", "return ("}, {"EVAL", load, "-1"}, {"EVAL", load, "0", "x"}}, "", "x"},
-		"in other slots":  {[][]string{{"SET", "{a}", "x"}, {"EVAL", "return redis.pcall('get', '{b}').err", "0"}}, "[OK ERR Script attempted to access a non local key in a cluster node]", "x"},
+		"in other slots":  {[][]string{{"SET", "{a}", "x"}, {"EVAL", "return redis.pcall('get', '{b}').err", "0"}}, "[OK ERR Script attempted to access keys that do not hash to the same slot: it is one step under the lock of slot 15495, with the transaction that it is in, and the key is in slot 3300]", "x"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := dial(t, startServer(t))
