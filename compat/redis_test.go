@@ -18,11 +18,29 @@ import (
 // slot, and returns its address. The process ends with the test.
 func startRedis(t testing.TB, flags ...string) string {
 	t.Helper()
+	return launchRedis(t, func(l *link) bool {
+		l.do("CLUSTER", "ADDSLOTSRANGE", "0", "16383") // refused once it has them
+		info, err := l.do("CLUSTER", "INFO")
+		return err == nil && len(info.items) == 0 && len(info.text) > 16 && info.text[:16] == "cluster_state:ok"
+	}, append([]string{"--cluster-enabled", "yes"}, flags...)...)
+}
+
+// startRedisAlone starts one that is no cluster.
+func startRedisAlone(t testing.TB) string {
+	t.Helper()
+	return launchRedis(t, func(l *link) bool {
+		pong, err := l.do("PING")
+		return err == nil && pong.text == "PONG"
+	}, "--cluster-enabled", "no")
+}
+
+func launchRedis(t testing.TB, up func(l *link) bool, flags ...string) string {
+	t.Helper()
 	path, err := exec.LookPath("redis-server")
 	require.NoError(t, err, "redis-server 7.0 is what slotmesh is compared with: apt-get install redis-server")
 	port := freePort(t)
 	cmd := exec.Command(path, append([]string{"--port", port, "--bind", "127.0.0.1", "--dir", t.TempDir(),
-		"--save", "", "--appendonly", "no", "--cluster-enabled", "yes", "--daemonize", "no", "--loglevel", "warning"}, flags...)...)
+		"--save", "", "--appendonly", "no", "--daemonize", "no", "--loglevel", "warning"}, flags...)...)
 	cmd.Env = append(os.Environ(), "LC_ALL=C") // SORT ALPHA compares by locale
 	cmd.SysProcAttr = endWithParent()
 	require.NoError(t, cmd.Start())
@@ -37,9 +55,7 @@ func startRedis(t testing.TB, flags ...string) string {
 			return false
 		}
 		defer l.close()
-		l.do("CLUSTER", "ADDSLOTSRANGE", "0", "16383") // refused once it has them
-		info, err := l.do("CLUSTER", "INFO")
-		return err == nil && len(info.items) == 0 && len(info.text) > 16 && info.text[:16] == "cluster_state:ok"
+		return up(l)
 	}, 20*time.Second, 10*time.Millisecond, "redis-server at %s did not come up", addr)
 	return addr
 }

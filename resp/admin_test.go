@@ -200,6 +200,10 @@ func TestStandaloneIsNoCluster(t *testing.T) {
 	c := dial(t, startServer(t, func(cfg *Config) { cfg.Standalone = true }))
 	c.check([][2]string{
 		{"CLUSTER INFO", "ERR This instance has cluster support disabled"},
+		{"CLUSTER HELP", "ERR This instance has cluster support disabled"},
+		{"CLUSTER HELP x", "ERR wrong number of arguments for 'cluster|help' command"},
+		{"MSET a 1 b 2", string(errCrossSlotAlone)},
+		{"MULTI", "OK"}, {"SET a 1", "QUEUED"}, {"SET b 2", "QUEUED"}, {"EXEC", string(errCrossSlotAlone)},
 		{"ASKING", "ERR This instance has cluster support disabled"},
 		{"READONLY", "ERR This instance has cluster support disabled"},
 		{"SELECT 1", "ERR DB index is out of range"},

@@ -34,35 +34,40 @@ const busOffset = 10000
 
 func clusterCommands() []Command {
 	const change = AdminFlag | Stale | NoAsyncLoading
-	return []Command{{Name: "cluster", Arity: -2, Group: "cluster", Since: "3.0.0", Summary: "Look at the cluster, and change it", Complexity: "Depends on subcommand.", Sub: []Command{
-		{Name: "addslots", Arity: -3, Usage: "<slot> [<slot> ...]", Summary: "Give slots that nobody has to this node.", Flags: change, Conn: inCluster(clusterAddSlots)},
-		{Name: "addslotsrange", Arity: -4, Usage: "<first> <last> [<first> <last> ...]", Summary: "The same for ranges.", Flags: change, Conn: inCluster(clusterAddSlotsRange)},
-		{Name: "bumpepoch", Arity: 2, Summary: "Raise the epoch of this node, unless it is the highest.", Flags: change, Conn: inCluster(clusterBumpEpoch)},
-		{Name: "count-failure-reports", Arity: 3, Usage: "<node-id>", Summary: "How many other voters do not hear a node.", Flags: AdminFlag | Stale, Conn: inCluster(clusterFailureReports)},
-		{Name: "countkeysinslot", Arity: 3, Usage: "<slot>", Summary: "How many keys of a slot are here.", Flags: Stale, Conn: inCluster(clusterCountKeys)},
-		{Name: "delslots", Arity: -3, Usage: "<slot> [<slot> ...]", Summary: "Take slots away from whoever has them.", Flags: change, Conn: inCluster(clusterDelSlots)},
-		{Name: "delslotsrange", Arity: -4, Usage: "<first> <last> [<first> <last> ...]", Summary: "The same for ranges.", Flags: change, Conn: inCluster(clusterDelSlotsRange)},
-		{Name: "failover", Arity: -2, Usage: "[FORCE|TAKEOVER]", Summary: "Make this replica a primary.", Flags: change, Conn: inCluster(clusterFailover)},
-		{Name: "flushslots", Arity: 2, Summary: "Take all slots away from this node, which must be empty.", Flags: change, Conn: inCluster(clusterFlushSlots)},
-		{Name: "forget", Arity: -3, Usage: "<node-id> [FORCE]", Summary: "Remove a node; FORCE: also one that has slots.", Flags: change, Conn: inCluster(clusterForget)},
-		{Name: "getkeysinslot", Arity: 4, Usage: "<slot> <count>", Summary: "Names of keys of a slot that are here.", Flags: Stale, Conn: inCluster(clusterGetKeys)},
-		{Name: "info", Arity: 2, Summary: "The state of the cluster.", Flags: Stale, Conn: inCluster(clusterInfo)},
-		{Name: "keyslot", Arity: 3, Usage: "<key>", Summary: "The slot of a key.", Flags: Stale, Conn: inCluster(clusterKeySlot)},
-		{Name: "links", Arity: 2, Summary: "The connections between this node and the others.", Flags: Stale, Conn: inCluster(clusterLinks)},
-		{Name: "meet", Arity: -4, Usage: "<ip> <port> [<bus-port>]", Summary: "Take another node into the cluster, or join its.", Flags: change, Conn: inCluster(clusterMeet)},
-		{Name: "myid", Arity: 2, Summary: "The id of this node.", Flags: Stale, Conn: inCluster(clusterMyID)},
-		{Name: "myshardid", Arity: 2, Summary: "The id of the shard of this node.", Flags: Stale, Conn: inCluster(clusterMyShardID)},
-		{Name: "nodes", Arity: 2, Summary: "All nodes, each in a line: <id> <ip:port@bus-port> <flags> <primary> <ping> <pong> <epoch> <link> <slot> ...", Flags: Stale, Conn: inCluster(clusterNodes)},
-		{Name: "replicas", Arity: 3, Usage: "<node-id>", Summary: "The replicas of a node.", Flags: AdminFlag | Stale, Conn: inCluster(clusterReplicas)},
-		{Name: "replicate", Arity: 3, Usage: "<node-id>", Summary: "Make this node a replica.", Flags: change, Conn: inCluster(clusterReplicate)},
-		{Name: "reset", Arity: -2, Usage: "[HARD|SOFT]", Summary: "Make this node leave, and be a new one; HARD: with a new id.", Flags: AdminFlag | NoScript | Stale, Conn: inCluster(clusterReset)},
-		{Name: "saveconfig", Arity: 2, Summary: "Save what this node knows of the cluster.", Flags: change, Conn: inCluster(clusterSaveConfig)},
-		{Name: "set-config-epoch", Arity: 3, Usage: "<epoch>", Summary: "Set the epoch of a node that knows no other.", Flags: change, Conn: inCluster(clusterSetConfigEpoch)},
-		{Name: "setslot", Arity: -4, Usage: "<slot> (IMPORTING <node-id>|MIGRATING <node-id>|STABLE|NODE <node-id>)", Summary: "Open a slot, close it, or give it to a node.", Flags: change, Conn: inCluster(clusterSetSlot)},
-		{Name: "shards", Arity: 2, Summary: "The shards, their slots and nodes.", Flags: Stale, Conn: inCluster(clusterShards)},
-		{Name: "slaves", Arity: 3, Flags: AdminFlag | Stale, Conn: inCluster(clusterReplicas)},
-		{Name: "slots", Arity: 2, Summary: "The ranges of slots and who serves them.", Flags: Stale, Conn: inCluster(clusterSlots)},
-	}}}
+	cluster := Command{Name: "cluster", Arity: -2, Group: "cluster", Since: "3.0.0", Summary: "Look at the cluster, and change it", Complexity: "Depends on subcommand.", Sub: []Command{
+		{Name: "addslots", Arity: -3, Usage: "<slot> [<slot> ...]", Summary: "Give slots that nobody has to this node.", Flags: change, Conn: clusterAddSlots},
+		{Name: "addslotsrange", Arity: -4, Usage: "<first> <last> [<first> <last> ...]", Summary: "The same for ranges.", Flags: change, Conn: clusterAddSlotsRange},
+		{Name: "bumpepoch", Arity: 2, Summary: "Raise the epoch of this node, unless it is the highest.", Flags: change, Conn: clusterBumpEpoch},
+		{Name: "count-failure-reports", Arity: 3, Usage: "<node-id>", Summary: "How many other voters do not hear a node.", Flags: AdminFlag | Stale, Conn: clusterFailureReports},
+		{Name: "countkeysinslot", Arity: 3, Usage: "<slot>", Summary: "How many keys of a slot are here.", Flags: Stale, Conn: clusterCountKeys},
+		{Name: "delslots", Arity: -3, Usage: "<slot> [<slot> ...]", Summary: "Take slots away from whoever has them.", Flags: change, Conn: clusterDelSlots},
+		{Name: "delslotsrange", Arity: -4, Usage: "<first> <last> [<first> <last> ...]", Summary: "The same for ranges.", Flags: change, Conn: clusterDelSlotsRange},
+		{Name: "failover", Arity: -2, Usage: "[FORCE|TAKEOVER]", Summary: "Make this replica a primary.", Flags: change, Conn: clusterFailover},
+		{Name: "flushslots", Arity: 2, Summary: "Take all slots away from this node, which must be empty.", Flags: change, Conn: clusterFlushSlots},
+		{Name: "forget", Arity: -3, Usage: "<node-id> [FORCE]", Summary: "Remove a node; FORCE: also one that has slots.", Flags: change, Conn: clusterForget},
+		{Name: "getkeysinslot", Arity: 4, Usage: "<slot> <count>", Summary: "Names of keys of a slot that are here.", Flags: Stale, Conn: clusterGetKeys},
+		{Name: "info", Arity: 2, Summary: "The state of the cluster.", Flags: Stale, Conn: clusterInfo},
+		{Name: "keyslot", Arity: 3, Usage: "<key>", Summary: "The slot of a key.", Flags: Stale, Conn: clusterKeySlot},
+		{Name: "links", Arity: 2, Summary: "The connections between this node and the others.", Flags: Stale, Conn: clusterLinks},
+		{Name: "meet", Arity: -4, Usage: "<ip> <port> [<bus-port>]", Summary: "Take another node into the cluster, or join its.", Flags: change, Conn: clusterMeet},
+		{Name: "myid", Arity: 2, Summary: "The id of this node.", Flags: Stale, Conn: clusterMyID},
+		{Name: "myshardid", Arity: 2, Summary: "The id of the shard of this node.", Flags: Stale, Conn: clusterMyShardID},
+		{Name: "nodes", Arity: 2, Summary: "All nodes, each in a line: <id> <ip:port@bus-port> <flags> <primary> <ping> <pong> <epoch> <link> <slot> ...", Flags: Stale, Conn: clusterNodes},
+		{Name: "replicas", Arity: 3, Usage: "<node-id>", Summary: "The replicas of a node.", Flags: AdminFlag | Stale, Conn: clusterReplicas},
+		{Name: "replicate", Arity: 3, Usage: "<node-id>", Summary: "Make this node a replica.", Flags: change, Conn: clusterReplicate},
+		{Name: "reset", Arity: -2, Usage: "[HARD|SOFT]", Summary: "Make this node leave, and be a new one; HARD: with a new id.", Flags: AdminFlag | NoScript | Stale, Conn: clusterReset},
+		{Name: "saveconfig", Arity: 2, Summary: "Save what this node knows of the cluster.", Flags: change, Conn: clusterSaveConfig},
+		{Name: "set-config-epoch", Arity: 3, Usage: "<epoch>", Summary: "Set the epoch of a node that knows no other.", Flags: change, Conn: clusterSetConfigEpoch},
+		{Name: "setslot", Arity: -4, Usage: "<slot> (IMPORTING <node-id>|MIGRATING <node-id>|STABLE|NODE <node-id>)", Summary: "Open a slot, close it, or give it to a node.", Flags: change, Conn: clusterSetSlot},
+		{Name: "shards", Arity: 2, Summary: "The shards, their slots and nodes.", Flags: Stale, Conn: clusterShards},
+		{Name: "slaves", Arity: 3, Flags: AdminFlag | Stale, Conn: clusterReplicas},
+		{Name: "slots", Arity: 2, Summary: "The ranges of slots and who serves them.", Flags: Stale, Conn: clusterSlots},
+	}}
+	cluster.Sub = cluster.withHelp()
+	for i := range cluster.Sub {
+		cluster.Sub[i].Conn = inCluster(cluster.Sub[i].Conn)
+	}
+	return []Command{cluster}
 }
 
 // inCluster refuses a command where the server is no cluster.

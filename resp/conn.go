@@ -491,7 +491,7 @@ func (s *Server) errorText(err error) string {
 	case errors.As(err, &ask):
 		return s.redirect("ASK", ask.Slot, ask.Node, ask.Addr)
 	case errors.Is(err, slotmesh.ErrCrossSlot):
-		return string(errCrossSlot)
+		return string(s.crossSlot())
 	case errors.As(err, &admin):
 		return adminText(admin)
 	case errors.As(err, &command):
@@ -508,6 +508,13 @@ func (s *Server) errorText(err error) string {
 		return "ERR the server is closing"
 	}
 	return "ERR " + err.Error()
+}
+
+func (s *Server) crossSlot() Error {
+	if s.cfg.Standalone {
+		return errCrossSlotAlone
+	}
+	return errCrossSlot
 }
 
 // outcomeUnknown reports whether a request may have happened although it failed.

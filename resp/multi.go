@@ -193,7 +193,7 @@ func exec(c *Conn, args [][]byte) error {
 	defer c.discard()
 	switch {
 	case !t.oneSlot():
-		return errCrossSlot
+		return c.server.crossSlot()
 	case t.failed:
 		return errExecAbort
 	case t.changed(time.Now()):

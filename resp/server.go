@@ -37,8 +37,10 @@ type Config struct {
 	Password string
 
 	// Standalone makes the server answer as a redis-server that is no cluster:
-	// cluster_enabled is 0, and CLUSTER is refused. For a node that is alone. The
-	// keys of a call still have to be in one slot.
+	// cluster_enabled is 0, and CLUSTER is refused. For a node that is alone. Beyond
+	// that redis-server it refuses, as in a cluster, what needs more than one slot:
+	// the keys of a command, of a transaction or of a script have to be in one, and
+	// SORT takes no patterns.
 	Standalone bool
 
 	// Limits bound what clients may take up. The zero value has defaults.

@@ -7,8 +7,9 @@
 //
 // Clients connect to the port, other nodes to the port + 10000. The folder keeps
 // who the node is and what it knows of the cluster; keys are in memory alone.
-// Without --cluster-enabled yes it is a node that is alone and owns every slot;
-// commands on several keys still need them in one slot.
+// Without --cluster-enabled yes it is a node that is alone and owns every slot, and
+// answers as a redis-server that is no cluster; but the keys of a command, of a
+// transaction or of a script have to be in one slot, and there is one database.
 package main
 
 import (
@@ -48,6 +49,9 @@ const usage = `Usage: server [/path/to/redis.conf] [--name value ...] [-]
 
 Names are those of redis.conf: --port 7000 --dir /var/lib/x --cluster-enabled yes.
 What redis.conf knows and this program does not is accepted with a warning.
+Without --cluster-enabled yes this is one node that owns every slot. Beyond a redis-server
+that is no cluster it refuses, with CROSSSLOT, commands, transactions and scripts whose
+keys are not in one slot: keys that share a {tag} are.
 - reads more of the config file from standard input.
 `
 
@@ -121,9 +125,10 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	if o.pidFile != "" {
 		defer writePIDFile(o.pidFile, log)()
 	}
-	mode := "standalone"
-	if o.cluster {
-		mode = "cluster"
+	mode := "cluster"
+	if !o.cluster {
+		mode = "standalone"
+		log.Warn("cluster-enabled is no, but the keys of a command, of a transaction or of a script have to be in one slot all the same: keys that share a {tag} are.")
 	}
 	log.Log(ctx, levelNotice, fmt.Sprintf("Running mode=%s, port=%d.", mode, o.port))
 	log.Log(ctx, levelNotice, "Server initialized")
