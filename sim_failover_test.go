@@ -23,7 +23,7 @@ func manyShards(t *testing.T) *simWorld {
 	w := newSimWorld(1)
 	w.ack, w.unchecked, w.stopAt = 1, true, true
 	w.faults.opsEvery, w.faults.backlog = 100*time.Millisecond, 1000
-	w.ledger.hot = everySlot(NumSlots / manyPrimaries)
+	w.ledger.hot = oneOfEachShare(manyPrimaries)
 	w.standing(manyPrimaries, 1)
 	w.checkOverlap()
 	for _, r := range w.nodes[manyPrimaries:] { // they come later, so that the primaries win, of whom some vote
@@ -145,10 +145,10 @@ func TestHalfOfThePrimariesDieWithMostVoters(t *testing.T) {
 	require.Empty(t, w.fails)
 }
 
-// everySlot is each n-th slot.
-func everySlot(n int) (slots []Slot) {
-	for i := 0; i < NumSlots; i += n {
-		slots = append(slots, Slot(i))
+// oneOfEachShare is the slot in the middle of each share of n equal ones.
+func oneOfEachShare(n int) (slots []Slot) {
+	for i := range n {
+		slots = append(slots, Slot((2*i+1)*NumSlots/(2*n)))
 	}
 	return slots
 }
