@@ -144,6 +144,8 @@ func TestScriptsOfTwoSlots(t *testing.T) {
 		{"in a transaction of no slot", []string{"MULTI", "EVAL 'return redis.call(\"get\",\"{a}\")' 0", "EVAL 'return redis.call(\"set\",\"{b}\",\"2\")' 0", "EXEC"}, true},
 		{"alone", []string{"EVAL '" + strings.ReplaceAll(two, "'", `"`) + "' 0"}, true},
 		{"alone, its key named", []string{"EVAL '" + strings.ReplaceAll(two, "'", `"`) + "' 1 {b}"}, true},
+		{"a command of two slots", []string{"EVAL 'return redis.call(\"mget\",\"{a}\",\"{b}\")' 0"}, false},
+		{"a command of two slots, one of them named", []string{"EVAL 'return redis.call(\"mget\",\"{a}\",\"{b}\")' 1 {a}"}, false},
 		{"in Redis's words", []string{"EVAL '#!lua\n" + strings.ReplaceAll(two, "'", `"`) + "' 1 {b}"}, false},
 		{"allowed", []string{"EVAL '#!lua flags=allow-cross-slot-keys\n" + strings.ReplaceAll(two, "'", `"`) + "' 1 {b}"}, true},
 	} {

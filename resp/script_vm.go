@@ -524,6 +524,8 @@ func (r *scriptRun) command(args [][]byte) ([]byte, error) {
 		case r.tx == nil:
 			r.wants = string(args[i])
 			return nil, errNoSuchKey
+		case slot != slotmesh.KeySlotBytes(args[at[0]]):
+			return nil, errScriptNotLocal // Redis's word for a command whose own keys are apart
 		case slot != r.tx.Slot():
 			return nil, r.otherSlot(slot)
 		}
