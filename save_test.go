@@ -310,7 +310,7 @@ func TestWhatANodeSaysToItselfIsBounded(t *testing.T) {
 	w := newRules(t)
 	a := w.cluster(3, 3)[0]
 	a.slowDisk = true
-	for range 2 * loopMax {
+	for range loopMax + 8 {
 		a.step(func(s *state, now time.Duration) output {
 			s.begin(now)
 			s.mark(cellKey{kind: cellEpoch})

@@ -121,7 +121,7 @@ func TestWhileTheDiskHangsNothingGrowsWithoutBound(t *testing.T) {
 		goOn := hangDisk(t, n)
 		l := &hangLoad{t: t, n: n, answers: map[string]int{}}
 
-		const many = 2 * commandsMax
+		const many = commandsMax + 100
 		for range many {
 			l.asks("epoch", func() error { return n.Admin().BumpEpoch(t.Context()) })
 		}
@@ -137,10 +137,10 @@ func TestWhileTheDiskHangsNothingGrowsWithoutBound(t *testing.T) {
 		for i := range news {
 			ask(t, n, func(s *state) error { s.event(Event{Kind: EventSlow, Number: uint64(i)}); return nil })
 		}
-		stages(other, n, 2*toldMax)
+		stages(other, n, toldMax+100)
 		slots := slotOf(keyOf(n, 1))
 		l.asks("move", func() error { return n.Admin().MoveSlots(t.Context(), slots, other.ID()) })
-		time.Sleep(25 * driverNT)
+		time.Sleep(10 * driverNT)
 
 		w := waitsFor(t, n)
 		require.LessOrEqual(t, w.messages, heldMax)
