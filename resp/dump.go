@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"iter"
 	"math"
+	"slices"
+	"strings"
 
 	"github.com/slotmesh/slotmesh"
 	"github.com/slotmesh/slotmesh/resp/rdb"
@@ -156,33 +158,48 @@ func importValue(tx *slotmesh.Tx, key string, v *rdb.Value, expireAt int64) erro
 		}
 		return putList(tx, key, values, expireAt)
 	case rdb.Set:
-		return importMembers(tx, key, kindSet, expireAt, v.Set, func(m *[]byte) error {
-			return tx.PutField(key, field(*m), nil)
+		return importMembers(tx, key, kindSet, expireAt, v.Set, func(m *[]byte) fieldValue {
+			return fieldValue{name: field(*m)}
 		})
 	case rdb.Hash:
-		return importMembers(tx, key, kindHash, expireAt, v.Hash, func(p *rdb.Pair) error {
-			return tx.PutField(key, field(p.Field), bytes.Clone(p.Value))
+		return importMembers(tx, key, kindHash, expireAt, v.Hash, func(p *rdb.Pair) fieldValue {
+			return fieldValue{field(p.Field), bytes.Clone(p.Value)}
 		})
 	case rdb.SortedSet:
-		return importMembers(tx, key, kindSortedSet, expireAt, v.SortedSet, func(s *rdb.Scored) error {
-			if err := tx.PutField(key, memberField(s.Member), scoreValue(s.Score)); err != nil {
-				return err
-			}
-			return tx.PutField(key, scoreField(s.Score, s.Member), nil)
+		return importMembers(tx, key, kindSortedSet, expireAt, v.SortedSet, func(s *rdb.Scored) fieldValue {
+			return fieldValue{memberField(s.Member), scoreValue(s.Score)}
+		}, func(s *rdb.Scored) fieldValue {
+			return fieldValue{name: scoreField(s.Score, s.Member)}
 		})
 	}
 	return errDumpFormat
 }
 
-// importMembers stores the head of a collection and each of its members.
-func importMembers[T any](tx *slotmesh.Tx, key string, kind byte, expireAt int64, members []T, put func(*T) error) error {
+// fieldValue is a field that is to be stored.
+type fieldValue struct {
+	name  string
+	value []byte
+}
+
+// importMembers stores the head of a collection and the entries of each member. Each kind
+// of them goes in by itself and in the order of the fields, whatever the order of the
+// payload is: in trees of many entries that finds the next place where the last one
+// was, and fills nodes, where chance would look for each anew.
+func importMembers[T any](tx *slotmesh.Tx, key string, kind byte, expireAt int64, members []T, entries ...func(*T) fieldValue) error {
 	head := store.Entry{Kind: kind, ExpireAt: expireAt, Value: binary.AppendUvarint(nil, uint64(len(members)))}
 	if err := tx.PutEntry(key, head); err != nil {
 		return err
 	}
-	for i := range members {
-		if err := put(&members[i]); err != nil {
-			return err
+	items := make([]fieldValue, len(members))
+	for _, entry := range entries {
+		for i := range members {
+			items[i] = entry(&members[i])
+		}
+		slices.SortFunc(items, func(a, b fieldValue) int { return strings.Compare(a.name, b.name) })
+		for i := range items {
+			if err := tx.PutField(key, items[i].name, items[i].value); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
