@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -125,10 +124,12 @@ type fragmentPair struct {
 	control, other *link // to redis-server and to slotmesh
 	name           string
 	password       bool
+	excused        map[string]int // how often answers differed, by the reason
 }
 
 func newFragmentPair(t *testing.T, password bool) *fragmentPair {
-	p := &fragmentPair{t: t, redis: startCompared(t), ours: startOurs(t), password: password}
+	p := &fragmentPair{t: t, redis: startCompared(t), ours: startOurs(t), password: password, excused: map[string]int{}}
+	t.Cleanup(func() { t.Logf("password %v, excused: %v", password, p.excused) })
 	p.control, p.other = connect(t, p.redis, "2"), connect(t, p.ours, "2")
 	if password {
 		for _, l := range []*link{p.control, p.other} {
@@ -147,13 +148,15 @@ func (p *fragmentPair) compare(fragment string) {
 	p.t.Helper()
 	want, ends := p.send(p.redis, fragment, nil)
 	got, ended := p.send(p.ours, fragment, &ends)
+	if ended && !ends && want == got {
+		want, ends = p.send(p.redis, fragment, &ended) // it was slow to end, or it does not
+	}
 	shown := fragment
 	if len(shown) > 400 {
 		shown = fmt.Sprintf("%s… (%d bytes) …%s", shown[:200], len(fragment), shown[len(shown)-200:])
 	}
 	same := want == got && ends == ended
-	answers := &fragmentAnswers{fragment, want, got, p.password}
-	if !same && !slices.ContainsFunc(unequalFragments(), func(u unequalFragment) bool { return u.fits(answers) }) {
+	if !same && !p.excuse(&fragmentAnswers{fragment, want, got, ends, ended, p.password}) {
 		p.t.Errorf("%s%q, password %v: redis-server answers %.300q, ends %v; slotmesh %.300q, %v", p.name, shown, p.password, want, ends, got, ended)
 	}
 	a, err := p.control.do("KEYS", "*")
@@ -170,6 +173,19 @@ func (p *fragmentPair) compare(fragment string) {
 			require.True(p.t, r.is("OK"))
 		}
 	}
+}
+
+// excuse reports whether answers may differ, and counts why.
+func (p *fragmentPair) excuse(a *fragmentAnswers) bool {
+	for _, u := range unequalFragments() {
+		if u.fits(a) {
+			if p.excused[u.reason]++; p.excused[u.reason] <= 2 && testing.Verbose() {
+				p.t.Logf("%sexcused, %s:\n%.200q\nredis-server %.300q, ends %v\nslotmesh %.300q, ends %v", p.name, u.reason, a.sent, a.redis, a.ends, a.ours, a.ended)
+			}
+			return true
+		}
+	}
+	return false
 }
 
 // send sends a fragment and nothing more, and returns what comes back, and

@@ -102,10 +102,18 @@ var notFromScript = regexp.MustCompile(`redis\.call\('(dbsize|command|config|clu
 func unequalFragments() []unequalFragment {
 	count := regexp.MustCompile(`\*(\d{7,10})\r`)
 	http := regexp.MustCompile(`(?i)post|host:`)
-	request := regexp.MustCompile(`(?i)(^|\n)[\t\v\f\r ]*[^\s*]\S*[\t ]+\S+[\t ]+["']?HTTP/`)
+	request := regexp.MustCompile(`(?i)(^|[\r\n])[\t\v\f\r ]*[^\s*]\S*[\t ]+\S+[\t ]+["']?HTTP/`)
+	// What slotmesh has answered before it ends a connection is what Redis has.
 	refused := func(f *fragmentAnswers, texts ...string) bool {
-		return slices.ContainsFunc(texts, func(text string) bool { return strings.HasSuffix(f.ours, "-ERR Protocol error: "+text+"\r\n") })
+		return slices.ContainsFunc(texts, func(text string) bool {
+			before, found := strings.CutSuffix(f.ours, "-ERR Protocol error: "+text+"\r\n")
+			return found && strings.HasPrefix(f.redis, before)
+		})
 	}
+	long := func(f *fragmentAnswers) bool {
+		return slices.ContainsFunc(strings.SplitAfter(f.sent, "\n"), func(line string) bool { return len(line) > 16<<10 || len(strings.Fields(line)) > 10 })
+	}
+	onlyErrors := regexp.MustCompile(`^(?:-[^\r\n]*\r\n)+$`) // nobody is told more who has not authenticated
 	tooBig := []string{"too big inline request", "too big mbulk count string", "too big bulk count string"}
 	return []unequalFragment{
 		{func(f *fragmentAnswers) bool {
@@ -118,16 +126,16 @@ func unequalFragments() []unequalFragment {
 			return len(f.sent) > 64<<10 && strings.Contains(f.sent, "\n") && refused(f, tooBig...)
 		}, "whether Redis takes a line of more than 64 KiB depends on how its bytes come in; slotmesh takes none"},
 		{func(f *fragmentAnswers) bool {
-			return http.MatchString(f.sent) && strings.HasPrefix(f.ours, f.redis)
+			return http.MatchString(f.sent) && f.ends && f.ended && strings.HasPrefix(f.ours, f.redis)
 		}, "a line of an HTTP request ends the connection, and replies that were not written yet with it: which those are depends on how the bytes come in"},
 		{func(f *fragmentAnswers) bool {
 			return request.MatchString(f.sent) && strings.HasPrefix(f.redis, f.ours)
 		}, "slotmesh ends a connection at the first line of an HTTP request, whatever the verb; Redis at POST alone, or at Host:, and runs what a request without either brings"},
 		{func(f *fragmentAnswers) bool {
-			return f.password && f.redis == "" && len(f.ours) > 1<<10
+			return f.password && f.ends && f.redis == "" && len(f.ours) > 1<<10 && onlyErrors.MatchString(f.ours)
 		}, "Redis ends a client that has not authenticated and is to be told more than its reply buffer takes at once, which depends on how its bytes come in; slotmesh has 64 KiB for it, and bounds how long it may take"},
 		{func(f *fragmentAnswers) bool {
-			return f.password && refused(f, tooBig[0], "unauthenticated multibulk length")
+			return f.password && long(f) && refused(f, tooBig[0], "unauthenticated multibulk length")
 		}, "until a client has authenticated slotmesh bounds a line as Redis bounds an array: 10 arguments of 16 KiB"},
 	}
 }
@@ -141,6 +149,7 @@ type unequalFragment struct {
 // fragmentAnswers are bytes that were sent, and what came back.
 type fragmentAnswers struct {
 	sent, redis, ours string
+	ends, ended       bool // redis-server, slotmesh ended the connection
 	password          bool // is wanted, and was not given
 }
 
