@@ -259,7 +259,7 @@ func (s *state) assignByNumber(v *startValue) {
 	hosts := map[string]int{}
 	for _, m := range v.Formers {
 		p := s.peers.get(m.ID)
-		if s.isReplica(p) {
+		if s.followsFormer(p, v.Formers) {
 			continue // an operator has said whom it follows
 		}
 		cs = append(cs, candidate{p, hosts[p.Host]})
@@ -267,9 +267,15 @@ func (s *state) assignByNumber(v *startValue) {
 	}
 	slices.SortStableFunc(cs, func(a, b candidate) int { return a.rank - b.rank })
 	former := map[ShardID]bool{}
+	cs = slices.DeleteFunc(cs, func(c candidate) bool {
+		if former[c.p.Shard] {
+			return true // both followed one who is not there: it follows the first
+		}
+		former[c.p.Shard] = true
+		return false
+	})
 	for i, c := range cs {
 		v.Shards = append(v.Shards, shardRow{c.p.Shard, Epoch{Number: uint64(i + 1), Node: c.p.ID}})
-		former[c.p.Shard] = true
 	}
 	n := min(int(s.cfg.form.Primaries), len(cs))
 	for i, c := range cs[:n] {
@@ -281,6 +287,13 @@ func (s *state) assignByNumber(v *startValue) {
 			v.Slots.add(Slot(slot), e)
 		}
 	}
+}
+
+// followsFormer reports whether a former's primary is a former, and of that shard yet.
+// Operators may have told formers to follow each other in a circle.
+func (s *state) followsFormer(p *peer, formers []member) bool {
+	q := s.peers.get(s.table.primary(p.Shard))
+	return q != nil && q != p && q.Shard == p.Shard && slices.Contains(formers, member{q.ID, q.Key})
 }
 
 // keepsOwn reports whether a START leaves this node what it has.

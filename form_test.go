@@ -667,6 +667,42 @@ func TestFormationByNumber(t *testing.T) {
 	}
 }
 
+// Formers that an operator has told to follow each other, in a circle, have primaries
+// all the same: each shard that a former is of has one.
+func TestFormersByNumberThatFollowEachOtherHavePrimaries(t *testing.T) {
+	t.Parallel()
+	w := newRules(t)
+	ns := w.grid("abc", 2, 1) // not all: it forms not yet
+	w.run(2 * ruleNT)
+	a, b, c := ns[0], ns[1], ns[2]
+	shard := b.shard()
+	w.lose = kindsOf(msgUpdate, msgDigest)
+	a.replicate(b.core.id, false)
+	b.replicate(a.core.id, false)
+	c.replicate(b.core.id, false)
+	require.Equal(t, shard, a.shard())
+	require.Equal(t, shard, c.shard())
+	w.lose = nil
+	w.run(ruleNT / 4)
+	s := a.core
+	for _, n := range ns {
+		require.True(t, s.isReplica(s.peers.get(n.core.id)), n.name)
+	}
+	v := s.newFormValue([]member{a.member(), b.member(), c.member()})
+	slots := 0
+	v.Slots.each(func(Slot, slotEntry) { slots++ })
+	require.Equal(t, NumSlots, slots)
+	leads := map[ShardID]NodeID{}
+	for _, row := range v.Shards {
+		require.NotContains(t, leads, row.ID)
+		leads[row.ID] = row.Epoch.Node
+	}
+	require.Len(t, leads, 2)
+	for _, n := range ns {
+		require.Contains(t, leads, n.shard(), n.name)
+	}
+}
+
 // Formation by number waits until all are there.
 func TestFormationByNumberWaitsForAll(t *testing.T) {
 	t.Parallel()
