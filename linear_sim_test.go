@@ -65,6 +65,7 @@ const (
 	wrongEmpty            // a primary sends a copy of nothing
 	wrongDeposed          // one that is deposed sends the rest of a copy, as of before
 	wrongKept             // a store that is half a copy keeps its log
+	wrongClock            // the clock does not jump by the machine's sleep before the next tick
 )
 
 // strictLife is the life of two strict shards of three: crashes, pauses, partitions,
@@ -119,11 +120,11 @@ func TestSimulatedCallsAreLinearizable(t *testing.T) {
 	}
 }
 
-// What drivers do wrong with logs is found by the check of that name.
-func TestTheSimulatorFindsWhatIsDoneWrongWithLogs(t *testing.T) {
+// What drivers do wrong with logs and clocks is found by the check of that name.
+func TestTheSimulatorFindsWhatDriversDoWrong(t *testing.T) {
 	racing.OneGoroutine(t)
 	t.Parallel()
-	for wrong, rule := range map[simWrong]string{wrongEarly: "RP10", wrongResume: "RP3", wrongEmpty: "RP7"} {
+	for wrong, rule := range map[simWrong]string{wrongEarly: "RP10", wrongResume: "RP3", wrongEmpty: "RP7", wrongClock: "OW2"} {
 		t.Run(rule, func(t *testing.T) {
 			for seed := range uint64(40) {
 				w := strictLife(seed, wrong)

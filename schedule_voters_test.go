@@ -111,7 +111,7 @@ func voterSchedules() []*schedule {
 			c := w.players(3, 2)
 			p := c.others[0]
 			w.own(p, 5, 6)
-			w.ledger.unclean = true // a copy wins what its original has a lease for
+			w.ledger.unclean, w.ledger.imposed = true, true // a copy wins what its original has a lease for
 			twin := w.addNode()
 			twin.host, twin.disk = p.host, maps.Clone(p.disk)
 			twin.boot(w.newAddr())
@@ -145,7 +145,7 @@ func (w *simWorld) handOffAll(from, to *simNode) {
 // impose makes a node impose one voter.
 func (w *simWorld) impose(n, voter *simNode) {
 	w.logf("%s: imposes voter %s", n.name(), voter.name())
-	w.ledger.unclean = true
+	w.ledger.unclean, w.ledger.imposed = true, true
 	n.command(func(s *state, now time.Duration, id uint64) output {
 		return s.forceVoters(now, id, []NodeID{voter.core.id})
 	}, w.logged(n, "ForceVoters"))

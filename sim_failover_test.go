@@ -47,6 +47,9 @@ func (w *simWorld) checkFromNow() {
 		l.highest = max(l.highest, k.epoch.Number)
 	}
 	w.checkVoters(w.nodes[0])
+	for _, n := range w.nodes {
+		n.noteLed()
+	}
 	w.unchecked = false
 }
 
@@ -125,7 +128,7 @@ func TestHalfOfThePrimariesDieWithMostVoters(t *testing.T) {
 	}
 
 	began := w.now
-	w.ledger.unclean = true // what has been decided may be lost; and what is still checked then is not worth its time
+	w.ledger.unclean, w.ledger.imposed = true, true // what has been decided may be lost; and what is still checked then is not worth its time
 	w.unchecked = true
 	by := w.living()[0]
 	var set []NodeID

@@ -198,8 +198,9 @@ func (w *simWorld) calmDown() {
 			n.paused, n.stopEnd = 0, w.now
 		}
 		if n.up && !n.lives() && w.chance(0.5) {
-			n.crash(true) // else it runs on without a disk, and the others do without it
+			n.crash(true) // or it runs on without a disk, and the others do without it
 		}
+		n.unblockDisk()
 		n.restart()
 	}
 }

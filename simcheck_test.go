@@ -17,7 +17,7 @@ import (
 //	EP4  checkGranted              votes of this epoch count   OW3  checkMinority            a minority stops
 //	EP5  checkPage                 one owner of (slot, move)   OW4  checkRestarted           a vote after a start
 //	EP7  checkRise                 bounded jumps               MG1  checkData                nothing acknowledged is lost
-//	EP8  checkRise                 each rise has a cause       MG6  checkPage                one owner in all views
+//	EP8  checkRise                 each rise has a cause       MG6  checkPage, ownerless     one owner in all views
 //	EP9  checkTable                a lost election leaves no trace
 //
 //	EP6  takenBack                 who was replaced stays so   OW5  checkRole                a replica leads nothing
@@ -43,6 +43,7 @@ import (
 // simLedger is what the checks remember of the whole history.
 type simLedger struct {
 	unclean   bool // an operator has decided without a majority
+	imposed   bool // about the voters: two sets may know nothing of each other
 	hot       []Slot
 	serving   []*simNode // of one look
 	free      []*state   // of one look
@@ -201,7 +202,7 @@ func (w *simWorld) checkAck(n *simNode, op simPending) {
 	}
 	l.acks++
 	w.checkForced(n)
-	if l.unclean {
+	if l.imposed {
 		return
 	}
 	slot := simSlotKey{c.cluster, op.slot}
@@ -217,10 +218,13 @@ func (w *simWorld) checkAck(n *simNode, op simPending) {
 	}
 	l.lastAck[slot] = key
 	w.checkLease(n)
-	w.checkRole(n)
-	w.checkHeld(n, op)
 	w.checkRestarted(n)
 	w.checkMinority(n)
+	if l.unclean {
+		return // a TAKEOVER may lose what was acknowledged
+	}
+	w.checkRole(n)
+	w.checkHeld(n, op)
 	if w.overtaken(n, &op) {
 		return
 	}
@@ -262,10 +266,22 @@ func (s *state) leaseWaitAt(now time.Duration, shard ShardID) time.Duration {
 	return max(s.vote.leaseOfOthers(shard, NodeID{}, Epoch{}), s.vote.startedAt+d, s.vote.activeAt+d) - now
 }
 
-// checkRestarted: OW4, a primary that has restarted has won its shard since.
+// checkRestarted: OW4, a primary has won the epoch in which it acknowledges since it
+// started, or formed its cluster with it.
 func (w *simWorld) checkRestarted(n *simNode) {
-	if n.core.lead == nil {
+	switch l := n.core.lead; {
+	case w.unchecked: // nobody has noted what it has won
+	case l == nil:
 		w.fail("OW4", "%s acknowledges and leads nothing", n.name())
+	case l.epoch != n.wonIn:
+		w.fail("OW4", "%s acknowledges in epoch %v, and has won %v since it started", n.name(), l.epoch, n.wonIn)
+	}
+}
+
+// noteLed notes that a node leads under the START that has formed its cluster.
+func (n *simNode) noteLed() {
+	if l := n.core.lead; l != nil {
+		n.wonIn = l.epoch
 	}
 }
 
@@ -363,7 +379,7 @@ func descends(a, b *simWrite) bool {
 // checkOverlap: no two nodes could acknowledge for one slot at this moment.
 func (w *simWorld) checkOverlap() {
 	w.after(10*time.Millisecond, w.checkOverlap)
-	if w.ledger.unclean {
+	if w.ledger.imposed {
 		return
 	}
 	who := w.ledger.serving[:0]
@@ -417,7 +433,7 @@ func overlap(a, b *SlotSet) bool {
 // ---- votes, before they leave
 
 // checkSend: EP2, EP3, EP4, OW0. What leaves is on disk, and was asked by who
-// may ask.
+// may ask, under an epoch of its own.
 func (w *simWorld) checkSend(n *simNode, from *sender, m message) {
 	l, voter := &w.ledger, member{from.ID, from.Key}
 	if w.unchecked {
@@ -435,6 +451,10 @@ func (w *simWorld) checkSend(n *simNode, from *sender, m message) {
 	case *acceptMsg:
 		w.checkInForce(n, m.Voters)
 		l.answer(simProposal{from.Cluster, m.Shard, m.Epoch, m.Ballot == 0, m.Ballot}, simAnswer{voter, m.Voters})
+	case *voteMsg:
+		if m.Epoch.Node != from.ID {
+			w.fail("EP3", "%s asks for votes under epoch %v, which is none of its own", n.name(), m.Epoch)
+		}
 	case *recordMsg:
 		n.noteForced(m.Record.Epoch)
 		w.checkGranted(n, m)
@@ -619,7 +639,7 @@ func (w *simWorld) checkStep(n *simNode) {
 	if c.epochHigh < n.durableEpoch {
 		w.fail("EP1", "%s: current epoch %d, was %d", n.name(), c.epochHigh, n.durableEpoch)
 	}
-	if c.savedSeq == c.saveSeq {
+	if c.savedSeq == c.saveSeq && c.broken == nil {
 		n.durableEpoch = c.epochHigh
 	}
 	if l := c.lead; l != nil {
@@ -638,7 +658,23 @@ func (w *simWorld) checkStep(n *simNode) {
 		n.lastPeers = c.peers.sum
 		w.checkPeers(n)
 	}
+	n.rememberDurable()
 	n.was = simWas{member{c.id, c.key}, c.cluster, c.table.voters, c.onlyNode() || c.self.State == forgotten}
+}
+
+// rememberDurable keeps what a node knows, once it is on disk: a restart must not make
+// it less.
+func (n *simNode) rememberDurable() {
+	if n.news && n.core.savedSeq == n.core.saveSeq && n.core.broken == nil {
+		n.durablePeers, n.durableShards, n.news = copyOf(n.knownPeers), copyOf(n.knownShards), false
+	}
+}
+
+// copyOf is a copy of m that may be written to.
+func copyOf[K comparable, V any](m map[K]V) map[K]V {
+	c := make(map[K]V, len(m))
+	maps.Copy(c, m)
+	return c
 }
 
 // simLed is what a node leads.
@@ -694,7 +730,7 @@ func (w *simWorld) checkLoaded(n *simNode) {
 func (w *simWorld) checkTable(n *simNode) {
 	c := n.core
 	if c.cluster.IsZero() {
-		n.knownShards = map[ShardID]Epoch{}
+		n.knownShards, n.news = map[ShardID]Epoch{}, true
 		n.lastBuckets = [numBuckets]uint64{}
 		return
 	}
@@ -713,7 +749,7 @@ func (w *simWorld) checkTable(n *simNode) {
 		if was, ok := n.knownShards[id]; ok && e.less(was) {
 			w.fail("MB6", "%s: epoch of %s goes back from %v to %v", n.name(), id.short(), was, e)
 		}
-		n.knownShards[id] = e
+		n.knownShards[id], n.news = e, true
 		if e.Number > 0 && !w.ledger.epochs[simEpochKey{c.cluster, id, e}] {
 			w.fail("EP9", "%s adopts epoch %v of %s, which nobody has won", n.name(), e, id.short())
 		}
@@ -755,7 +791,7 @@ func (w *simWorld) checkPeers(n *simNode) {
 		if seen && is == was {
 			continue
 		}
-		n.knownPeers[p.ID] = is
+		n.knownPeers[p.ID], n.news = is, true
 		if !seen || is.key != was.key {
 			continue
 		}
@@ -790,7 +826,7 @@ func (w *simWorld) checkEvent(n *simNode, e Event) {
 	case EventReset:
 		w.checkReplaced(n)
 		n.durableEpoch, n.wasReset = c.epochHigh, true
-		n.knownPeers = map[NodeID]simPeerSeen{}
+		n.knownPeers, n.durablePeers, n.durableShards, n.news = map[NodeID]simPeerSeen{}, nil, nil, true
 	case EventFormed:
 		for _, id := range c.table.order {
 			l.epochs[simEpochKey{c.cluster, id, c.table.shards[id]}] = true
@@ -798,16 +834,19 @@ func (w *simWorld) checkEvent(n *simNode, e Event) {
 			l.highest = max(l.highest, c.table.shards[id].Number)
 		}
 		w.checkFormed(n)
+		n.noteLed()
 		if n.isolatedAt != never {
 			n.isolatedAt = w.now // a primary that START names holds a lease
 		}
 		n.formedStore()
 		l.reach("formed")
 	case EventJoined:
+		n.noteLed()
 		if c.ownsSlots() {
 			n.formedStore()
 		}
 	case EventPrimary:
+		n.wonIn = e.Epoch
 		l.reach("elected")
 		if !e.From.IsZero() {
 			l.reach("failed over")
@@ -827,6 +866,7 @@ func (w *simWorld) checkEvent(n *simNode, e Event) {
 			return
 		}
 		l.unclean = true
+		l.imposed = l.imposed || e.Shard.IsZero()
 		l.epochs[simEpochKey{c.cluster, e.Shard, e.Epoch}] = true
 	case EventMoved:
 		w.checkMoved(n, e)
@@ -1161,6 +1201,9 @@ func (w *simWorld) unsettled() string {
 		if s := w.takenBack(&g); s != "" {
 			return s
 		}
+		if s := w.ownerless(&g); s != "" {
+			return s
+		}
 	}
 	return w.unformed()
 }
@@ -1287,6 +1330,20 @@ func (w *simWorld) takenBack(g *simGroup) string {
 	return ""
 }
 
+// ownerless: MG6, a slot of a cluster has an owner, unless an operator has released it.
+func (w *simWorld) ownerless(g *simGroup) string {
+	if w.ledger.unclean {
+		return ""
+	}
+	table := &g.nodes[0].core.table
+	for i := range NumSlots {
+		if slot := Slot(i); table.slots.at(slot).shard.IsZero() && w.ledger.resets[simSlotKey{g.id, slot}] == 0 {
+			return fmt.Sprintf("MG6: slot %d has no owner, and nobody has released it", slot)
+		}
+	}
+	return ""
+}
+
 // behind: LV3, every voter has the record of every primary, so that any majority
 // of them leases it. One that has been replaced by a member which is gone for good
 // wins its shard back from nobody, where that is strict.
@@ -1308,7 +1365,8 @@ func (g *simGroup) behind() string {
 	return ""
 }
 
-// unserved: LV1, each slot that has a live owner is served by it alone.
+// unserved: LV1, each slot that has a live owner is served by it alone, and one whose
+// owner is gone by a member that was in sync.
 func (g *simGroup) unserved() string {
 	var served SlotSet
 	for _, n := range g.nodes {
@@ -1334,7 +1392,7 @@ func (g *simGroup) unserved() string {
 		if g.dead(shard) {
 			continue
 		}
-		if slices.ContainsFunc(g.nodes, func(n *simNode) bool { return n.core.id == owner && n.core.self.Shard == shard }) {
+		if slices.ContainsFunc(g.nodes, func(n *simNode) bool { return n.core.id == owner && n.core.self.Shard == shard }) || g.electable(shard) {
 			return fmt.Sprintf("LV1: slot %d of %s is not served", slot, owner.short())
 		}
 	}
@@ -1344,15 +1402,26 @@ func (g *simGroup) unserved() string {
 // dead reports whether a strict shard has no member left that holds every
 // acknowledged write: an operator has to say what is to become of it.
 func (g *simGroup) dead(shard ShardID) bool {
+	newest := g.newestRecord(shard)
+	return newest != nil && newest.Strict && !g.electable(shard)
+}
+
+// electable reports whether a member of a shard lives that its newest record names.
+func (g *simGroup) electable(shard ShardID) bool {
+	newest := g.newestRecord(shard)
+	return newest != nil && slices.ContainsFunc(g.nodes, func(n *simNode) bool {
+		return n.core.self.Shard == shard && newest.electable(n.core.member())
+	})
+}
+
+func (g *simGroup) newestRecord(shard ShardID) *record {
 	var newest *record
 	for _, n := range g.nodes {
 		if v := n.core.vote.shards[shard]; v != nil && v.record != nil && (newest == nil || v.record.newer(newest)) {
 			newest = v.record
 		}
 	}
-	return newest != nil && newest.Strict && !slices.ContainsFunc(g.nodes, func(n *simNode) bool {
-		return n.core.self.Shard == shard && newest.electable(n.core.member())
-	})
+	return newest
 }
 
 // apart: LV5, RP4, every replica has what its primary has, but for what is on its

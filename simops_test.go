@@ -74,7 +74,8 @@ func (w *simWorld) hotSlots() []Slot {
 	return w.ledger.hot
 }
 
-// clientOp runs one request at a node, as its driver would.
+// clientOp is one request of a client of a node. It runs there, as its driver would
+// run it, or else where that node sends it, one hop and no further.
 func (w *simWorld) clientOp(n *simNode) {
 	c := n.core
 	hot := w.hotSlots()
@@ -88,6 +89,17 @@ func (w *simWorld) clientOp(n *simNode) {
 			}
 		}
 	}
+	if !c.serve.slots.Contains(slot) {
+		if n = w.nodeOf(c.table.owner(slot)); n == nil || n.paused > w.now {
+			return
+		}
+	}
+	w.runOp(n, slot)
+}
+
+// runOp runs a request at a node that may serve its slot.
+func (w *simWorld) runOp(n *simNode, slot Slot) {
+	c := n.core
 	now := n.local()
 	if !c.serve.slots.Contains(slot) || now >= c.servesUntil() && w.wrong != wrongLease {
 		return
@@ -461,7 +473,8 @@ func (w *simWorld) somePause(n *simNode) {
 	}
 }
 
-// stop keeps a node from running for a while.
+// stop keeps a node from running for a while: its process is stopped, or its machine
+// sleeps, for which its clock jumps forward when it runs again.
 func (n *simNode) stop(d time.Duration) {
 	w := n.w
 	if w.now > n.stopEnd {
@@ -469,6 +482,9 @@ func (n *simNode) stop(d time.Duration) {
 	}
 	n.stopEnd = max(n.stopEnd, w.now+d)
 	n.paused = n.stopEnd
+	if w.wrong == wrongClock {
+		n.asleep += time.Duration(float64(d) * n.rate)
+	}
 }
 
 func (w *simWorld) somePartition() {
@@ -760,7 +776,7 @@ func (w *simWorld) command(n *simNode, k int, set SlotSet) {
 	case w.faults.unclean:
 		set := []NodeID{w.somePeer(n)}
 		w.logf("%s: imposes voter %s", n.name(), set[0].short())
-		w.ledger.unclean = true
+		w.ledger.unclean, w.ledger.imposed = true, true
 		n.command(func(s *state, now time.Duration, id uint64) output { return s.forceVoters(now, id, set) }, w.logged(n, "ForceVoters"))
 	}
 }

@@ -134,9 +134,10 @@ type simNode struct {
 	rate     float64 // of its clock
 	origin   time.Duration
 	bootAt   time.Duration
+	asleep   time.Duration // what its clock lacks of the time for which its machine slept: see wrongClock
 	paused   time.Duration // until then nothing runs here
 	disk     map[cellKey][]byte
-	saving   []save
+	saving   []simSaving
 	held     []send
 	toldHeld []tell
 	tickAt   time.Duration
@@ -155,10 +156,14 @@ type simNode struct {
 	durableEpoch         uint64
 	knownPeers           map[NodeID]simPeerSeen
 	knownShards          map[ShardID]Epoch
+	news                 bool                   // something of these two is not in the next two yet
+	durablePeers         map[NodeID]simPeerSeen // what of them is on disk
+	durableShards        map[ShardID]Epoch
 	isolatedAt           time.Duration
 	isolatedIn           voterVersion
 	forcedAt             time.Duration // when it has won by force
 	forcedIn             Epoch
+	wonIn                Epoch // the epoch that it has won last since it started, or that it has formed with
 	heard                map[NodeID]time.Duration
 	stopAt, stopEnd      time.Duration // of its last stop
 	stopBefore           time.Duration // when the one before ended
@@ -170,6 +175,12 @@ type simNode struct {
 	byConsent            Epoch      // for which it has stood because its primary had agreed
 	stood                *candidacy // the stand that was looked at last: see checkStands
 	lastEpoch            uint64
+}
+
+// simSaving is a save under way.
+type simSaving struct {
+	save
+	due time.Duration
 }
 
 // simSent counts what a node sends.
@@ -322,12 +333,12 @@ func (n *simNode) name() string { return fmt.Sprint("n", n.index) }
 
 // local is the node's own clock.
 func (n *simNode) local() time.Duration {
-	return n.origin + time.Duration(float64(n.w.now-n.bootAt)*n.rate)
+	return n.origin + time.Duration(float64(n.w.now-n.bootAt)*n.rate) - n.asleep
 }
 
 // global is when the node's clock will show t.
 func (n *simNode) global(t time.Duration) time.Duration {
-	return n.bootAt + time.Duration(float64(t-n.origin)/n.rate) + 1
+	return n.bootAt + time.Duration(float64(t-n.origin+n.asleep)/n.rate) + 1
 }
 
 // boot starts the node from its disk, at addr.
@@ -340,7 +351,7 @@ func (n *simNode) boot(addr string) {
 	n.run++
 	n.starts++
 	n.up, n.addr, n.bootAt, n.paused = true, addr, w.now, 0
-	n.origin = w.between(0, time.Hour)
+	n.origin, n.asleep = w.between(0, time.Hour), 0
 	w.at[addr] = n
 	seed := w.r.Uint64()
 	r := rand.New(rand.NewPCG(seed, uint64(n.index)))
@@ -357,13 +368,13 @@ func (n *simNode) boot(addr string) {
 	n.saving, n.held, n.toldHeld, n.pending = nil, nil, nil, nil
 	n.led = simLed{}
 	n.replies = map[uint64]func(*commandError){}
-	n.knownPeers, n.knownShards, n.lastTable, n.lastPeers = map[NodeID]simPeerSeen{}, map[ShardID]Epoch{}, 0, 0
+	n.knownPeers, n.knownShards, n.lastTable, n.lastPeers = copyOf(n.durablePeers), copyOf(n.durableShards), 0, 0
 	n.lastBuckets = [numBuckets]uint64{}
 	n.lastEpoch = core.epochHigh
 	n.tickAt = never
 	n.isolatedAt, n.forcedAt, n.stopAt, n.stopEnd, n.stopBefore = never, never, never, never, never
 	n.alarmed = false
-	n.heard, n.lastSilent, n.forcedIn = map[NodeID]time.Duration{}, nil, Epoch{}
+	n.heard, n.lastSilent, n.forcedIn, n.wonIn = map[NodeID]time.Duration{}, nil, Epoch{}, Epoch{}
 	if len(n.seeds) > 0 {
 		core.setSeeds(n.seeds)
 	}
@@ -397,7 +408,7 @@ func (n *simNode) crash(loseUnsaved bool) {
 		keep = w.r.IntN(keep + 1)
 	}
 	for _, s := range n.saving[:keep] {
-		n.apply(s)
+		n.apply(s.save)
 	}
 	n.up = false
 	n.run++
@@ -446,17 +457,16 @@ func (n *simNode) command(step func(s *state, now time.Duration, id uint64) outp
 func (n *simNode) handle(out output) {
 	w := n.w
 	for _, s := range out.saves {
-		n.saving = append(n.saving, save{s.n, slices.Clone(s.cells)})
 		d := w.between(20*time.Microsecond, 300*time.Microsecond)
 		if w.chance(w.faults.diskSlow) {
 			d = w.between(0, w.faults.diskBy)
 		}
-		at := w.now + d
-		if k := len(n.saving); k > 1 {
-			// One writer: a save follows the one before.
-			at = max(at, w.now)
+		due := w.now + d
+		if k := len(n.saving); k > 0 {
+			due = max(due, n.saving[k-1].due) // one writer: a save follows the one before
 		}
-		w.schedule(simEvent{at: at, kind: simSaved, node: int32(n.index), run: n.run})
+		n.saving = append(n.saving, simSaving{save{s.n, slices.Clone(s.cells)}, due})
+		w.schedule(simEvent{at: due, kind: simSaved, node: int32(n.index), run: n.run})
 	}
 	for _, m := range out.sends {
 		if m.after > n.core.savedSeq {
@@ -493,10 +503,19 @@ func (n *simNode) handle(out output) {
 	}
 }
 
-// savedOne completes the oldest save under way.
+// unblockDisk makes what is being saved complete soon.
+func (n *simNode) unblockDisk() {
+	w := n.w
+	for i := range n.saving {
+		n.saving[i].due = w.now
+		w.schedule(simEvent{at: w.now, kind: simSaved, node: int32(n.index), run: n.run})
+	}
+}
+
+// savedOne completes the oldest save under way, if it is due.
 func (n *simNode) savedOne() {
 	w := n.w
-	if len(n.saving) == 0 {
+	if len(n.saving) == 0 || n.saving[0].due > w.now {
 		return
 	}
 	s := n.saving[0]
@@ -505,7 +524,7 @@ func (n *simNode) savedOne() {
 		return
 	}
 	n.saving = n.saving[1:]
-	n.apply(s)
+	n.apply(s.save)
 	n.do(func(c *state, now time.Duration) output { return c.saved(now, s.n) })
 	if !n.up {
 		return
@@ -558,7 +577,7 @@ func (n *simNode) breakDisk() {
 	w.logf("%s cannot save", n.name())
 	w.ledger.reach("a disk failed")
 	if len(n.saving) > 0 && w.chance(0.5) {
-		n.apply(n.saving[0])
+		n.apply(n.saving[0].save)
 	}
 	told := n.toldHeld
 	n.saving, n.held, n.toldHeld = nil, nil, nil
@@ -713,6 +732,7 @@ func (w *simWorld) step(e simEvent) {
 			return
 		}
 		n.core.logHas = n.replica.log.progress()
+		n.asleep = 0
 		n.do((*state).tick)
 	case simSaved:
 		n.savedOne()
