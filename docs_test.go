@@ -1,6 +1,9 @@
 package slotmesh
 
 import (
+	"go/ast"
+	"go/parser"
+	gotoken "go/token"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -91,4 +94,48 @@ func sources(t *testing.T, dir string) []string {
 		}
 	}
 	return names
+}
+
+// The invariants that ARCHITECTURE names are functions of the simulator of that name, and
+// nothing else in it finds one violated.
+func TestEachInvariantIsAFunction(t *testing.T) {
+	text, err := os.ReadFile("ARCHITECTURE.md")
+	require.NoError(t, err)
+	_, section, found := strings.Cut(string(text), "\n## Invariants\n")
+	require.True(t, found)
+	section, _, _ = strings.Cut(section, "\n## ")
+	checks := map[string]int{}
+	for _, name := range regexp.MustCompile(`\b(?:EP|OW|MG|MB|RP|LV)\d+\b`).FindAllString(section, -1) {
+		checks[name] = 0
+	}
+	require.Greater(t, len(checks), 35)
+	violated := regexp.MustCompile(`^"((?:EP|OW|MG|MB|RP|LV)\d+)(?:"$|: )`)
+	for _, file := range []string{"sim_test.go", "simcheck_test.go", "simvote_test.go", "simreplica_test.go", "simops_test.go", "simworld_test.go"} {
+		tree, err := parser.ParseFile(gotoken.NewFileSet(), file, nil, 0)
+		require.NoError(t, err)
+		for _, d := range tree.Decls {
+			f, ok := d.(*ast.FuncDecl)
+			if !ok || strings.HasPrefix(f.Name.Name, "Test") {
+				continue
+			}
+			ast.Inspect(f, func(n ast.Node) bool {
+				lit, ok := n.(*ast.BasicLit)
+				if !ok || lit.Kind != gotoken.STRING {
+					return true
+				}
+				m := violated.FindStringSubmatch(lit.Value)
+				if m == nil {
+					return true
+				}
+				require.Regexp(t, "^check"+m[1]+"(?:[A-Z]|$)", f.Name.Name, "%s: who finds that %s is violated", file, m[1])
+				_, listed := checks[m[1]]
+				require.True(t, listed, "%s is not in ARCHITECTURE", m[1])
+				checks[m[1]]++
+				return true
+			})
+		}
+	}
+	for name, n := range checks {
+		require.Positive(t, n, "functions that find %s violated", name)
+	}
 }

@@ -85,7 +85,7 @@ func strictLife(seed uint64, wrong simWrong) *simWorld {
 	w.ack, w.drawn = 1, chaos
 	w.faults = simFaults{opsEvery: chaos.opsEvery, replyBy: chaos.replyBy, backlog: chaos.backlog}
 	w.byNumber(ns, 2)
-	w.checkOverlap()
+	w.checkOW1Overlap()
 	w.run(6 * w.nt)
 	w.faults = chaos
 	w.unleash()

@@ -33,7 +33,7 @@ func (s *schedule) traced(seed uint64, trace *simTrace) *simWorld {
 // in runs it in a world of its own.
 func (s *schedule) in(w *simWorld) *simWorld {
 	w.stopAt = true
-	w.checkOverlap()
+	w.checkOW1Overlap()
 	s.run(w)
 	if len(w.fails) == 0 {
 		w.mendAll()
@@ -243,6 +243,7 @@ func (w *simWorld) mendAll() {
 
 // begins makes a voter propose another set.
 func (n *simNode) begins(wanted ...*simNode) {
+	n.w.ledger.begun = true
 	n.do(func(s *state, now time.Duration) output {
 		s.begin(now)
 		var set []member

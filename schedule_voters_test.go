@@ -116,7 +116,7 @@ func voterSchedules() []*schedule {
 			twin.host, twin.disk = p.host, maps.Clone(p.disk)
 			twin.boot(w.newAddr())
 			w.pass(3 * w.nt)
-			w.checkTwins()
+			w.checkMB3Twins()
 			twin.crash(false)
 			twin.gone = true
 			for range 2 { // it has started oftener than its copy then

@@ -25,7 +25,7 @@ func manyShards(t *testing.T) *simWorld {
 	w.faults.opsEvery, w.faults.backlog = 100*time.Millisecond, 1000
 	w.ledger.hot = oneOfEachShare(manyPrimaries)
 	w.standing(manyPrimaries, 1)
-	w.checkOverlap()
+	w.checkOW1Overlap()
 	for _, r := range w.nodes[manyPrimaries:] { // they come later, so that the primaries win, of whom some vote
 		r.crash(false)
 		w.after(2*w.nt, r.restart)
@@ -46,7 +46,7 @@ func (w *simWorld) checkFromNow() {
 		l.epochs[k], l.started[k] = true, true
 		l.highest = max(l.highest, k.epoch.Number)
 	}
-	w.checkVoters(w.nodes[0])
+	w.noteVoters(w.nodes[0])
 	for _, n := range w.nodes {
 		n.noteLed()
 	}

@@ -1,6 +1,7 @@
 package slotmesh
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"runtime"
@@ -62,7 +63,10 @@ func (w *simWorld) scenario(nodes int, duration time.Duration) {
 	if chaos.foreign {
 		w.addForeign()
 	}
-	w.checkOverlap()
+	if w.aside.Float64() < 0.1 {
+		w.addRivals()
+	}
+	w.checkOW1Overlap()
 	w.run(5 * w.nt)
 	w.faults = chaos
 	w.unleash()
@@ -75,9 +79,7 @@ func (w *simWorld) scenario(nodes int, duration time.Duration) {
 	}
 }
 
-// takeOverInCalm has a primary of a settled world die, and come back: LV1, a member in
-// sync takes its place in time; LV2, after few rounds of votes; LV7, also where a voter
-// had missed what the primary said last; LV5, and who comes back follows.
+// takeOverInCalm has a primary of a settled world die, and come back.
 func (w *simWorld) takeOverInCalm() {
 	for _, g := range w.groups() {
 		for _, p := range g.nodes {
@@ -112,37 +114,86 @@ func (w *simWorld) replaceInCalm(rest *simGroup, p *simNode) {
 		}
 	}
 	was := p.core.lead.epoch
+	goes, comes, gone := func() { p.crash(false) }, p.restart, func() bool { return !p.up }
+	if w.aside.Float64() < 0.4 && w.needsOthers(p) {
+		goes, comes, gone = func() { w.cutFromVoters(p) }, func() { w.cut = nil }, func() bool { return true }
+	}
 	forget := func() {}
+	check := w.checkLV1Heir
 	if behind := rest.nodes[w.r.IntN(len(rest.nodes))]; w.chance(0.5) && !behind.core.isReplica(behind.core.self) {
 		forget = w.lose(func(f *simFlight, to *simNode) bool { return to == behind && w.sentBy(f, p) })
 		w.bump(p)
 		w.run(w.now + w.nt/8)
+		check = w.checkLV7
 	}
-	p.crash(false)
+	goes()
 	forget()
 	var next *simNode
-	w.within("LV1", "a member in sync takes the place of "+p.name(), 3*w.nt, func() bool {
+	check(p, func() bool {
 		for _, n := range rest.nodes {
 			if n.up && n.core.self.Shard == shard && n.core.leaseHeld() && n.servesAll(slots) && was.less(n.core.lead.epoch) {
 				next = n
 			}
 		}
-		return next != nil || p.up
+		return next != nil || !gone()
 	})
+	w.onSend = nil
 	if next == nil {
-		w.onSend = nil
 		return // it was to come back just now, from a crash before
 	}
-	if len(rounds) > roundsMost*members {
-		w.fail("LV2", "%d members have asked for votes under %d epochs", members, len(rounds))
+	w.checkLV2(members, len(rounds))
+	comes()
+	w.checkLV5Return(p, next, shard)
+	w.ledger.reach("replaced in the calm")
+}
+
+// needsOthers reports whether a primary has no majority of the voters among its shard.
+func (w *simWorld) needsOthers(p *simNode) bool {
+	k := 0
+	for _, n := range w.nodes {
+		if n.up && n.core.self.Shard == p.core.self.Shard && p.core.table.voters.hasMember(member{n.core.id, n.core.key}) {
+			k++
+		}
 	}
-	w.onSend = nil
-	p.restart()
+	return k <= len(p.core.table.voters.Members)/2
+}
+
+// cutFromVoters cuts a primary off from all but the members of its shard, which hear it.
+func (w *simWorld) cutFromVoters(p *simNode) {
+	w.logf("%s is cut off from all but its replicas", p.name())
+	shard := p.core.self.Shard
+	near := map[*simNode]bool{}
+	for _, n := range w.nodes {
+		near[n] = n.up && n.core.self.Shard == shard
+	}
+	w.cut = func(from, to *simNode) bool { return from == p && !near[to] || to == p && !near[from] }
+}
+
+// checkLV1Heir: LV1, a member in sync takes the place of a primary that has died, or has
+// lost its lease.
+func (w *simWorld) checkLV1Heir(p *simNode, taken func() bool) {
+	w.within("LV1", "a member in sync takes the place of "+p.name(), 3*w.nt, taken)
+}
+
+// checkLV7: LV7, also where a voter has missed what the primary said last.
+func (w *simWorld) checkLV7(p *simNode, taken func() bool) {
+	w.within("LV7", "a member in sync takes the place of "+p.name()+", whose last word a voter has missed", 3*w.nt, taken)
+}
+
+// checkLV2: LV2, somebody wins after few rounds of votes.
+func (w *simWorld) checkLV2(members, rounds int) {
+	if rounds > roundsMost*members {
+		w.fail("LV2", "%d members have asked for votes under %d epochs", members, rounds)
+	}
+}
+
+// checkLV5Return: LV5, a primary that comes back is in sync with its successor, if it is
+// of that shard yet.
+func (w *simWorld) checkLV5Return(p, next *simNode, shard ShardID) {
 	w.within("LV5", p.name()+" is in sync with its successor, or elsewhere", 10*w.nt, func() bool {
 		l := next.core.lead
 		return p.up && (p.core.self.Shard != shard || l != nil && slices.Contains(l.inSync, p.core.member()) && p.core.role.primary == next.core.id || next.core.isReplica(next.core.self))
 	})
-	w.ledger.reach("replaced in the calm")
 }
 
 // addReplicas has nodes without slots follow others, early.
@@ -174,6 +225,25 @@ func (w *simWorld) addForeign() {
 			}
 		})
 	}
+}
+
+// rivalSlot is what two rivals claim.
+const rivalSlot Slot = 5
+
+// addRivals adds two nodes of no cluster that claim one slot, and are made to meet.
+func (w *simWorld) addRivals() {
+	a, b := w.addNode(), w.addNode()
+	w.rivals = map[*simNode]bool{a: true, b: true}
+	a.boot(w.newAddr())
+	b.boot(w.newAddr())
+	a.addSlots(slotSet(rivalSlot, rivalSlot+1))
+	b.addSlots(slotSet(rivalSlot-1, rivalSlot))
+	w.every(2*w.nt, func() {
+		if a.up && b.up {
+			w.logf("%s: MEET %s, its rival", a.name(), b.name())
+			a.meet(b.addr)
+		}
+	})
 }
 
 // freeAddr is an address that a node has had and nobody has now.
@@ -214,12 +284,8 @@ func (w *simWorld) settle(until time.Duration) {
 			w.ledger.reach("settled")
 			facts := w.facts()
 			w.run(w.now + w.nt)
-			if again := w.unsettled(); again != "" {
+			if again := cmp.Or(w.unsettled(), w.checkMB7(facts)); again != "" {
 				last = again
-				continue
-			}
-			if facts != w.facts() {
-				last = "MB7: what nodes know of each other goes on changing"
 				continue
 			}
 			w.checkAll()
@@ -231,8 +297,16 @@ func (w *simWorld) settle(until time.Duration) {
 	}
 }
 
-// facts is all that nodes know of each other and of who owns what: MB7, it stays as
-// it is where nobody does anything.
+// checkMB7: MB7, what nodes know of each other and of who owns what stays as it is where
+// nobody does anything.
+func (w *simWorld) checkMB7(facts string) string {
+	if facts != w.facts() {
+		return "MB7: what nodes know of each other goes on changing"
+	}
+	return ""
+}
+
+// facts is all that nodes know of each other and of who owns what.
 func (w *simWorld) facts() string {
 	s := ""
 	for _, n := range w.nodes {

@@ -7,46 +7,47 @@ import (
 	"time"
 )
 
-// What must hold, whatever happens. The checks look at what each step has
-// changed, and at everything each thousand steps and in the end. Each names the
-// rule that it checks:
+// What must hold, whatever happens. The checks look at what each step has changed, and
+// at everything each thousand steps and in the end. Each invariant is a function that
+// has its name, or several, one for each thing that it is seen in:
 //
-//	EP1  checkStep, checkLoaded    epochs never go down        OW0  checkInForce, checkVoters, checkWin, checkDecided
-//	EP2  checkSaved                saved before it is granted  OW1  checkAck, checkOverlap   one acknowledges
-//	EP3  noteGrant, checkWin       one vote, one winner        OW2  checkLease               under a lease
-//	EP4  checkGranted              votes of this epoch count   OW3  checkMinority            a minority stops
-//	EP5  checkPage                 one owner of (slot, move)   OW4  checkRestarted           a vote after a start
-//	EP7  checkRise                 bounded jumps               MG1  checkData                nothing acknowledged is lost
-//	EP8  checkRise                 each rise has a cause       MG6  checkPage, ownerless     one owner in all views
-//	EP9  checkTable                a lost election leaves no trace
+//	EP1  epochs never go down               OW0  one set of voters decides
+//	EP2  saved before it is answered        OW1  one acknowledges
+//	EP3  one vote, one winner               OW2  under a lease
+//	EP4  votes of this epoch count          OW3  a minority stops
+//	EP5  one owner of (slot, move)          OW4  a vote after a start
+//	EP6  who was replaced stays so          OW5  a replica leads nothing
+//	EP7  bounded jumps                      MG1  nothing acknowledged is lost
+//	EP8  each rise has a cause              MG6  a slot has an owner
+//	EP9  a lost election leaves no trace
 //
-//	EP6  takenBack                 who was replaced stays so   OW5  checkRole                a replica leads nothing
+//	MB1  forgotten for good                 LV1  what can be served is
+//	MB2  no frame of other clusters         LV2  few rounds of votes
+//	MB3  one live instance of an id         LV3  all agree
+//	MB4  FAIL is a majority's word          LV5  who comes back follows
+//	MB5  who was stopped blames none        LV6  nothing waits for ever
+//	MB6  stale frames change nothing        LV7  who is behind is told
+//	MB7  facts stay as they are             LV8  nobody is waited for without end
 //
-//	MB1  checkPeers                forgotten for good          LV1  unserved                 what can be served is
-//	MB2  afterForeign              no frame of other clusters  LV2  takeOverInCalm           few rounds of votes
-//	MB3  checkTwins                one live instance of an id  LV3  disagreement, behind     all agree
-//	MB4  checkFailed               FAIL is a majority's word   LV5  apart, takeOverInCalm    who comes back follows
-//	MB5  checkSlow                 who was stopped blames none LV6  stuck                    nothing waits for ever
-//	MB6  checkPeers, checkTable    stale frames change nothing LV7  takeOverInCalm           who is behind is told
-//	MB7  settle                    facts stay as they are      D7   checkForced              a winner by force waits
-//	FM1  checkFormed               one cluster of a deployment D14  checkReplaced            who is reset votes no more
+//	RP1  no strict write is lost            RP7  less wipes nobody
+//	RP2  a log is its primary's             RP8  losses are an end, bounded
+//	RP3  and goes on where it was           RP9  consent loses nothing
+//	RP4  one log, the same data             RP10 acknowledged: all in sync have it
+//	RP5  no copy, no vote                   RP11 replicas follow primaries
+//	RP6  half a copy is none
 //
-//	RP1  noteLost, checkUnclean    no strict write is lost     RP7  checkCopied              less wipes nobody
-//	RP2  checkEntry                a log is its primary's      RP8  checkLost                losses are an end, bounded
-//	RP3  checkResumed              and goes on where it was    RP9  noteLost                 consent loses nothing
-//	RP4  checkSame, apart          one log, the same data      RP10 checkHeld                acknowledged: all have it
-//	RP5  checkStands               no copy, no vote            RP11 apart                    replicas follow primaries
-//	LV8  checkWaits                nobody is waited for without end
-//	D3   stuck                     nobody stands whose primary is heard
-//	RP6  take, by the simulator's own way, and the schedule of that name for what the core says
+//	D3   nobody stands whose primary is heard
+//	D7   a winner by force waits            D14  who is reset votes no more
+//	FM1  one cluster of a deployment
 
 // simLedger is what the checks remember of the whole history.
 type simLedger struct {
 	unclean   bool // an operator has decided without a majority
 	imposed   bool // about the voters: two sets may know nothing of each other
+	begun     bool // a schedule has begun a change of voters that nobody wants
 	hot       []Slot
 	serving   []*simNode // of one look
-	free      []*state   // of one look
+	voting    []*simNode // of one look
 	position  uint64
 	transfers map[uint64]map[Slot]*simWrite
 
@@ -60,6 +61,7 @@ type simLedger struct {
 	answered  int
 
 	owners  map[ClusterID]*[NumSlots][]ShardID // EP5: by slot and move
+	acked   map[simEpochKey]uint64             // RP10: how much of a strict log is acknowledged
 	epochs  map[simEpochKey]bool               // EP9: who has come by an epoch rightly
 	started map[simEpochKey]bool               // epochs that a START has opened
 	winners map[simWinKey]NodeID               // EP3
@@ -122,10 +124,11 @@ type (
 	}
 	simAnswers struct {
 		simProposal
-		slots acceptRuns // that it gives away
-		taken bool       // by an operator: its data stays behind
-		by    []simAnswer
-		ok    bool // a majority has been seen
+		slots  acceptRuns // that it gives away
+		opened moveRuns   // that it opens
+		taken  bool       // by an operator: its data stays behind
+		by     []simAnswer
+		ok     bool // a majority has been seen
 	}
 	simAnswer struct {
 		voter   member
@@ -159,7 +162,7 @@ func (l *simLedger) init() {
 	l.asked4, l.given = map[simProposal]*simAnswers{}, map[simGiverKey][]*simAnswers{}
 	l.silent, l.formed = map[simSilentKey][]NodeID{}, map[uint64]ClusterID{}
 	l.started, l.wiped = map[simEpochKey]bool{}, map[member]bool{}
-	l.met = map[simMetKey]bool{}
+	l.met, l.acked = map[simMetKey]bool{}, map[simEpochKey]uint64{}
 	l.reached = map[string]int{}
 	l.log, l.won, l.heirs = map[simEntryKey]uint64{}, map[simGiverKey]Epoch{}, map[simGiverKey]*simHeir{}
 	l.newestWon = map[simGiverKey]Epoch{}
@@ -194,14 +197,14 @@ var simUnknown = ShardID{0xff, 0xff, 0xff}
 
 // ---- acknowledgements
 
-// checkAck: OW1, OW2, OW3, OW4, MG1.
+// checkAck looks at an acknowledgement.
 func (w *simWorld) checkAck(n *simNode, op simPending) {
 	c, l := n.core, &w.ledger
 	if c.cluster.IsZero() {
 		return // Redis's own rules hold until a cluster is formed
 	}
 	l.acks++
-	w.checkForced(n)
+	w.checkD7(n)
 	if l.imposed {
 		return
 	}
@@ -209,66 +212,36 @@ func (w *simWorld) checkAck(n *simNode, op simPending) {
 	if op.unformed {
 		op.epoch = c.reignEpoch // it ran before, and the first lease covers it
 	}
-	key := simAckKey{op.move, op.epoch, int32(n.index), w.now}
-	if last, seen := l.lastAck[slot]; seen {
-		older := key.move < last.move || key.move == last.move && (key.epoch.less(last.epoch) || key.epoch == last.epoch && key.node != last.node)
-		if older {
-			w.fail("OW1", "slot %d: %s acknowledges at move %d epoch %v, after n%d at move %d epoch %v", op.slot, n.name(), key.move, key.epoch, last.node, last.move, last.epoch)
-		}
-	}
-	l.lastAck[slot] = key
-	w.checkLease(n)
-	w.checkRestarted(n)
-	w.checkMinority(n)
+	w.checkOW1Order(n, slot, simAckKey{op.move, op.epoch, int32(n.index), w.now})
+	w.checkOW2(n)
+	w.checkOW4(n)
+	w.checkOW3(n)
 	if l.unclean {
 		return // a TAKEOVER may lose what was acknowledged
 	}
-	w.checkRole(n)
-	w.checkHeld(n, op)
+	w.checkOW5(n)
+	w.checkRP10(n, op)
 	if w.overtaken(n, &op) {
 		return
 	}
-	w.checkData(n, op)
+	w.checkMG1(n, op)
 }
 
-// checkLease: OW2, no majority of any set of voters could vote for another node
-// at this moment.
-func (w *simWorld) checkLease(n *simNode) {
-	c := n.core
-	if c.soleVoter() {
-		return
-	}
-	free := w.ledger.free[:0]
-	for _, v := range w.nodes {
-		if s := v.core; v.lives() && s.cluster == c.cluster && s.active() && s.vote.stop.isZero() && s.leaseWaitAt(v.local(), c.self.Shard) <= 0 {
-			free = append(free, s)
+// checkOW1Order: OW1, acknowledgements of a slot follow (move, epoch), and each of these
+// is one node's.
+func (w *simWorld) checkOW1Order(n *simNode, slot simSlotKey, key simAckKey) {
+	if last, seen := w.ledger.lastAck[slot]; seen {
+		older := key.move < last.move || key.move == last.move && (key.epoch.less(last.epoch) || key.epoch == last.epoch && key.node != last.node)
+		if older {
+			w.fail("OW1", "slot %d: %s acknowledges at move %d epoch %v, after n%d at move %d epoch %v", slot.slot, n.name(), key.move, key.epoch, last.node, last.move, last.epoch)
 		}
 	}
-	w.ledger.free = free
-	for _, s := range free {
-		k := 0
-		for _, o := range free {
-			if o.table.voters.ID == s.table.voters.ID {
-				k++
-			}
-		}
-		if k > len(s.table.voters.Members)/2 {
-			w.fail("OW2", "%s acknowledges, and %d voters of version %v could vote for another node", n.name(), k, s.table.voters.Version)
-			return
-		}
-	}
+	w.ledger.lastAck[slot] = key
 }
 
-// leaseWaitAt is for how long this voter votes for nobody but the primary of a
-// shard.
-func (s *state) leaseWaitAt(now time.Duration, shard ShardID) time.Duration {
-	d := max(s.cfg.nodeTimeout, time.Duration(s.vote.maxLease)*time.Millisecond)
-	return max(s.vote.leaseOfOthers(shard, NodeID{}, Epoch{}), s.vote.startedAt+d, s.vote.activeAt+d) - now
-}
-
-// checkRestarted: OW4, a primary has won the epoch in which it acknowledges since it
+// checkOW4: OW4, a primary has won the epoch in which it acknowledges since it
 // started, or formed its cluster with it.
-func (w *simWorld) checkRestarted(n *simNode) {
+func (w *simWorld) checkOW4(n *simNode) {
 	switch l := n.core.lead; {
 	case w.unchecked: // nobody has noted what it has won
 	case l == nil:
@@ -285,9 +258,9 @@ func (n *simNode) noteLed() {
 	}
 }
 
-// checkForced: D7, a winner by force acknowledges nothing while a lease that it
+// checkD7: D7, a winner by force acknowledges nothing while a lease that it
 // has not waited for may run.
-func (w *simWorld) checkForced(n *simNode) {
+func (w *simWorld) checkD7(n *simNode) {
 	if l := n.core.lead; l != nil && l.epoch.Unclean && w.now-n.forcedAt < w.nt*9/10 {
 		w.fail("D7", "%s acknowledges %v after it has won by force", n.name(), w.now-n.forcedAt)
 	}
@@ -300,9 +273,9 @@ func (n *simNode) noteForced(e Epoch) {
 	}
 }
 
-// checkMinority: OW3, a node that is cut off from the majority stops within a
+// checkOW3: OW3, a node that is cut off from the majority stops within a
 // NodeTimeout.
-func (w *simWorld) checkMinority(n *simNode) {
+func (w *simWorld) checkOW3(n *simNode) {
 	switch v := n.core.table.voters.Version; {
 	case n.isolatedAt == never:
 	case v != n.isolatedIn:
@@ -335,9 +308,9 @@ func (w *simWorld) noteIsolation(side map[*simNode]bool) {
 	}
 }
 
-// checkData: MG1, no acknowledged write is lost, and nothing acknowledged shows
+// checkMG1: MG1, no acknowledged write is lost, and nothing acknowledged shows
 // a value that was never acknowledged before what is known.
-func (w *simWorld) checkData(n *simNode, op simPending) {
+func (w *simWorld) checkMG1(n *simNode, op simPending) {
 	l := &w.ledger
 	slot := simSlotKey{n.core.cluster, op.slot}
 	have := l.committed[slot]
@@ -376,9 +349,9 @@ func descends(a, b *simWrite) bool {
 	return a == b
 }
 
-// checkOverlap: no two nodes could acknowledge for one slot at this moment.
-func (w *simWorld) checkOverlap() {
-	w.after(10*time.Millisecond, w.checkOverlap)
+// checkOW1Overlap: OW1, no two nodes could acknowledge for one slot at this moment.
+func (w *simWorld) checkOW1Overlap() {
+	w.after(10*time.Millisecond, w.checkOW1Overlap)
 	if w.ledger.imposed {
 		return
 	}
@@ -394,7 +367,7 @@ func (w *simWorld) checkOverlap() {
 			taken[n.clusterToBe()] = all
 		}
 		if overlap(all, &n.core.serve.slots) {
-			w.failOverlap(n, who)
+			w.fail("OW1", "%s", overlapping(n, who))
 		}
 		all.Union(&n.core.serve.slots)
 		who = append(who, n)
@@ -402,15 +375,16 @@ func (w *simWorld) checkOverlap() {
 	w.ledger.serving = who
 }
 
-// failOverlap says who serves what n serves too.
-func (w *simWorld) failOverlap(n *simNode, others []*simNode) {
+// overlapping says who serves what n serves too.
+func overlapping(n *simNode, others []*simNode) string {
 	for _, o := range others {
 		if o.clusterToBe() == n.clusterToBe() && overlap(&o.core.serve.slots, &n.core.serve.slots) {
 			shared := o.core.serve.slots
 			shared.Intersect(&n.core.serve.slots)
-			w.fail("OW1", "%s and %s both serve %s", o.name(), n.name(), shared.String())
+			return fmt.Sprintf("%s and %s both serve %s", o.name(), n.name(), shared.String())
 		}
 	}
+	return ""
 }
 
 // clusterToBe is the cluster of a node, or the one that its START would form.
@@ -432,8 +406,7 @@ func overlap(a, b *SlotSet) bool {
 
 // ---- votes, before they leave
 
-// checkSend: EP2, EP3, EP4, OW0. What leaves is on disk, and was asked by who
-// may ask, under an epoch of its own.
+// checkSend looks at what leaves: it is on disk, and was asked by who may ask.
 func (w *simWorld) checkSend(n *simNode, from *sender, m message) {
 	l, voter := &w.ledger, member{from.ID, from.Key}
 	if w.unchecked {
@@ -444,30 +417,33 @@ func (w *simWorld) checkSend(n *simNode, from *sender, m message) {
 	}
 	switch m := m.(type) {
 	case *grantMsg:
-		w.checkSaved(n, m)
-		w.noteGrant(n, m)
-		w.checkInForce(n, m.Voters)
+		w.checkEP2Grant(n, m)
+		w.checkEP3Grant(n, m)
+		w.checkOW0InForce(n, m.Voters)
 		l.answer(simProposal{cluster: from.Cluster, shard: m.Shard, epoch: m.Epoch}, simAnswer{voter, m.Voters})
 	case *acceptMsg:
-		w.checkInForce(n, m.Voters)
+		w.checkEP2Record(n, m)
+		w.checkOW0InForce(n, m.Voters)
 		l.answer(simProposal{from.Cluster, m.Shard, m.Epoch, m.Ballot == 0, m.Ballot}, simAnswer{voter, m.Voters})
 	case *voteMsg:
-		if m.Epoch.Node != from.ID {
-			w.fail("EP3", "%s asks for votes under epoch %v, which is none of its own", n.name(), m.Epoch)
-		}
+		w.checkEP3Candidate(n, from, m)
 	case *recordMsg:
 		n.noteForced(m.Record.Epoch)
-		w.checkGranted(n, m)
-		l.propose(simProposal{cluster: from.Cluster, shard: m.Record.Shard, epoch: m.Record.Epoch, record: true}, m.Kept, false)
+		w.checkEP4Opening(n, m)
+		w.checkRP10Proposed(n, m)
+		as := l.propose(simProposal{cluster: from.Cluster, shard: m.Record.Shard, epoch: m.Record.Epoch, record: true}, m.Kept, false)
+		if m.Record.N == 0 {
+			as.opened = m.Opened
+		}
 	case *moveMsg:
 		l.propose(simProposal{cluster: from.Cluster, shard: m.Shard, epoch: m.Epoch, ballot: m.Ballot}, m.Slots, m.Shard != from.Shard)
 	}
 }
 
-// checkStands: RP5, a replica that has never copied everything does not begin to ask
+// checkRP5: RP5, a replica that has never copied everything does not begin to ask
 // for votes, unless it says that nobody in sync is left, or has won so already, without
 // opening the shard. A shard without slots has nothing to copy.
-func (w *simWorld) checkStands(n *simNode) {
+func (w *simWorld) checkRP5(n *simNode) {
 	c, st := n.core, n.core.stand
 	if st != nil && st.why == whyConsent {
 		n.byConsent = st.epoch
@@ -483,16 +459,23 @@ func (w *simWorld) checkStands(n *simNode) {
 	}
 }
 
-// checkSaved: EP2, a promise is on disk before the grant leaves.
-func (w *simWorld) checkSaved(n *simNode, g *grantMsg) {
+// checkEP3Candidate: EP3, a candidate asks under an epoch of its own.
+func (w *simWorld) checkEP3Candidate(n *simNode, from *sender, m *voteMsg) {
+	if m.Epoch.Node != from.ID {
+		w.fail("EP3", "%s asks for votes under epoch %v, which is none of its own", n.name(), m.Epoch)
+	}
+}
+
+// checkEP2Grant: EP2, a promise is on disk before the grant leaves.
+func (w *simWorld) checkEP2Grant(n *simNode, g *grantMsg) {
 	var saved voteCell
 	if b := n.disk[cellKey{kind: cellVote, id: g.Shard}]; b == nil || decodeValue(b, &saved) != nil || saved.Promised.less(g.Epoch) {
 		w.fail("EP2", "%s grants %v of %s, on disk is %v", n.name(), g.Epoch, g.Shard.short(), saved.Promised)
 	}
 }
 
-// noteGrant: EP3, a voter grants one number of a shard to one candidate.
-func (w *simWorld) noteGrant(n *simNode, g *grantMsg) {
+// checkEP3Grant: EP3, a voter grants one number of a shard to one candidate.
+func (w *simWorld) checkEP3Grant(n *simNode, g *grantMsg) {
 	if v := n.core.vote.shards[g.Shard]; v != nil && v.record != nil && v.record.Epoch == g.Epoch {
 		return // it has opened already: the voter has heard so and answers again
 	}
@@ -504,8 +487,8 @@ func (w *simWorld) noteGrant(n *simNode, g *grantMsg) {
 	w.ledger.grants[k] = g.Epoch.Node
 }
 
-// checkInForce: OW0, a voter answers under the START that was decided.
-func (w *simWorld) checkInForce(n *simNode, v voterVersion) {
+// checkOW0InForce: OW0, a voter answers under the START that was decided.
+func (w *simWorld) checkOW0InForce(n *simNode, v voterVersion) {
 	c := n.core
 	if v != c.table.voters.Version || c.vote.current == nil {
 		return // it has a newer set by now
@@ -515,9 +498,9 @@ func (w *simWorld) checkInForce(n *simNode, v voterVersion) {
 	}
 }
 
-// checkGranted: EP4, who opens a shard has been granted that very epoch by a
+// checkEP4Opening: EP4, who opens a shard has been granted that very epoch by a
 // majority of one set of voters.
-func (w *simWorld) checkGranted(n *simNode, m *recordMsg) {
+func (w *simWorld) checkEP4Opening(n *simNode, m *recordMsg) {
 	c, r := n.core, &m.Record
 	if w.ledger.started[simEpochKey{c.cluster, r.Shard, r.Epoch}] {
 		return // its START has opened it
@@ -541,9 +524,9 @@ func (l *simLedger) answer(p simProposal, a simAnswer) {
 
 // propose notes what a RECORD or MOVE gives away; taken says that an operator
 // takes it from another shard than that of the sender.
-func (l *simLedger) propose(p simProposal, slots acceptRuns, taken bool) {
+func (l *simLedger) propose(p simProposal, slots acceptRuns, taken bool) *simAnswers {
 	if as := l.asked4[p]; as != nil && (len(as.slots.Runs) > 0 || len(slots.Runs) == 0) {
-		return
+		return as
 	}
 	as := l.asked4[p]
 	if as == nil {
@@ -553,6 +536,7 @@ func (l *simLedger) propose(p simProposal, slots acceptRuns, taken bool) {
 	as.slots, as.taken = slots, taken
 	k := simGiverKey{p.cluster, p.shard}
 	l.given[k] = append(l.given[k], as)
+	return as
 }
 
 // hasMajority reports whether a majority of the voters of one set has answered
@@ -636,19 +620,18 @@ func (w *simWorld) checkStep(n *simNode) {
 	if w.unchecked {
 		return
 	}
-	if c.epochHigh < n.durableEpoch {
-		w.fail("EP1", "%s: current epoch %d, was %d", n.name(), c.epochHigh, n.durableEpoch)
-	}
+	w.checkEP1(n)
 	if c.savedSeq == c.saveSeq && c.broken == nil {
 		n.durableEpoch = c.epochHigh
 	}
 	if l := c.lead; l != nil {
 		n.noteForced(l.epoch)
 	}
-	w.checkStands(n)
-	w.checkRise(n)
-	w.checkRole(n)
-	w.checkSlow(n)
+	w.checkRP5(n)
+	w.noteRise(n)
+	w.checkOW5(n)
+	w.checkRP6(n)
+	w.checkMB5(n)
 	w.noteOwn(n)
 	if c.table.sum != n.lastTable {
 		n.lastTable = c.table.sum
@@ -659,6 +642,13 @@ func (w *simWorld) checkStep(n *simNode) {
 		w.checkPeers(n)
 	}
 	n.rememberDurable()
+	if n.stoppedIn = 0; !c.vote.stop.isZero() {
+		n.stoppedIn = c.table.voters.ID
+	}
+	n.synced, n.servedUntil = c.synced, never
+	if f := &c.form; c.cluster.IsZero() && f.holds() && !c.serve.slots.Empty() {
+		n.servedUntil = c.servesUntil()
+	}
 	n.was = simWas{member{c.id, c.key}, c.cluster, c.table.voters, c.onlyNode() || c.self.State == forgotten}
 }
 
@@ -684,9 +674,9 @@ type simLed struct {
 	slots bool
 }
 
-// checkRole: OW5, a replica leads nothing and serves nothing; who has led a shard with
+// checkOW5: OW5, a replica leads nothing and serves nothing; who has led a shard with
 // slots follows only where somebody else has come by it, or by its slots.
-func (w *simWorld) checkRole(n *simNode) {
+func (w *simWorld) checkOW5(n *simNode) {
 	c, was := n.core, n.led
 	n.led = simLed{}
 	switch {
@@ -702,31 +692,68 @@ func (w *simWorld) checkRole(n *simNode) {
 	}
 }
 
-// checkRise: EP7, a frame raises the epoch by a bounded amount; EP8, it rises to
-// what somebody has used, or by one where this node itself uses it.
-func (w *simWorld) checkRise(n *simNode) {
-	was, is := n.lastEpoch, n.core.epochHigh
-	n.lastEpoch = is
-	if is <= was {
-		return
+// checkEP1: EP1, the current epoch of a node never goes down.
+func (w *simWorld) checkEP1(n *simNode) {
+	if n.core.epochHigh < n.durableEpoch {
+		w.fail("EP1", "%s: current epoch %d, was %d", n.name(), n.core.epochHigh, n.durableEpoch)
 	}
-	switch {
-	case w.reading && is > was+jumpPerFrame && n.core.synced:
-		w.fail("EP7", "%s: one frame raises the current epoch from %d to %d", n.name(), was, is)
-	case is > max(w.ledger.highest, was+1):
-		w.fail("EP8", "%s: the current epoch rises from %d to %d, nobody has used more than %d", n.name(), was, is, w.ledger.highest)
-	}
-	w.ledger.highest = max(w.ledger.highest, is)
 }
 
-// checkLoaded: EP1 over a restart.
-func (w *simWorld) checkLoaded(n *simNode) {
+// noteRise looks at how the current epoch has risen.
+func (w *simWorld) noteRise(n *simNode) {
+	was, is := n.lastEpoch, n.core.epochHigh
+	n.lastEpoch = is
+	if is > was {
+		w.checkEP7(n, "current epoch", was, is)
+		w.checkEP8(n, was, is)
+		w.ledger.highest = max(w.ledger.highest, is)
+	}
+}
+
+// checkEP7: EP7, one member raises no number by more than a frame may, and in a minute
+// by no more than a minute may. The next number is free.
+func (w *simWorld) checkEP7(n *simNode, what string, was, is uint64) {
+	from := w.reading
+	if from.IsZero() || from == n.core.id || is <= was+1 || !n.synced || n.core.cluster.IsZero() {
+		return
+	}
+	if w.now-n.jumps[from].since > time.Minute*11/10 || n.jumps[from].since == 0 {
+		n.jumps[from] = simJumps{since: w.now}
+	}
+	j := n.jumps[from]
+	j.sum += is - was
+	n.jumps[from] = j
+	if is-was > jumpPerFrame || j.sum > 3*jumpPerMinute {
+		w.fail("EP7", "%s: a frame of %s raises a %s from %d to %d, its frames of a minute by %d", n.name(), from.short(), what, was, is, j.sum)
+	}
+}
+
+// checkEP7Move: EP7, a move of a slot is at most a frame's rise above the highest that
+// anybody knows.
+func (w *simWorld) checkEP7Move(n *simNode, slot Slot, highest, move uint64) bool {
+	if move > highest+jumpPerFrame {
+		w.fail("EP7", "%s: slot %d is at move %d, nobody knows of more than %d", n.name(), slot, move, highest)
+		return false
+	}
+	return true
+}
+
+// checkEP8: EP8, the current epoch rises to what somebody has used, or by one where
+// this node itself uses it.
+func (w *simWorld) checkEP8(n *simNode, was, is uint64) {
+	if is > max(w.ledger.highest, was+1) {
+		w.fail("EP8", "%s: the current epoch rises from %d to %d, nobody has used more than %d", n.name(), was, is, w.ledger.highest)
+	}
+}
+
+// checkEP1Loaded: EP1 over a restart.
+func (w *simWorld) checkEP1Loaded(n *simNode) {
 	if n.core.epochHigh < n.durableEpoch {
 		w.fail("EP1", "%s: current epoch %d after a restart, %d had been saved", n.name(), n.core.epochHigh, n.durableEpoch)
 	}
 }
 
-// checkTable: EP5, EP9, MB6 of the buckets that have changed.
+// checkTable looks at the buckets of a table that have changed.
 func (w *simWorld) checkTable(n *simNode) {
 	c := n.core
 	if c.cluster.IsZero() {
@@ -739,25 +766,35 @@ func (w *simWorld) checkTable(n *simNode) {
 			continue
 		}
 		n.lastBuckets[b] = c.table.buckets[b]
-		w.checkPage(n, b)
+		w.checkEP5(n, b)
 	}
 	for _, id := range c.table.order {
 		e := c.table.shards[id]
 		if n.knownShards[id] == e {
 			continue
 		}
-		if was, ok := n.knownShards[id]; ok && e.less(was) {
-			w.fail("MB6", "%s: epoch of %s goes back from %v to %v", n.name(), id.short(), was, e)
-		}
+		w.checkMB6Shard(n, id, e)
 		n.knownShards[id], n.news = e, true
-		if e.Number > 0 && !w.ledger.epochs[simEpochKey{c.cluster, id, e}] {
-			w.fail("EP9", "%s adopts epoch %v of %s, which nobody has won", n.name(), e, id.short())
-		}
+		w.checkEP9(n, id, e)
 	}
 }
 
-// checkPage: EP5, MG6: a move of a slot has one owner in all of history.
-func (w *simWorld) checkPage(n *simNode, page int) {
+// checkMB6Shard: MB6, the epoch of a shard never goes back.
+func (w *simWorld) checkMB6Shard(n *simNode, id ShardID, e Epoch) {
+	if was, ok := n.knownShards[id]; ok && e.less(was) {
+		w.fail("MB6", "%s: epoch of %s goes back from %v to %v", n.name(), id.short(), was, e)
+	}
+}
+
+// checkEP9: EP9, an epoch that is adopted was won, formed with, or taken by an operator.
+func (w *simWorld) checkEP9(n *simNode, id ShardID, e Epoch) {
+	if e.Number > 0 && !w.ledger.epochs[simEpochKey{n.core.cluster, id, e}] {
+		w.fail("EP9", "%s adopts epoch %v of %s, which nobody has won", n.name(), e, id.short())
+	}
+}
+
+// checkEP5: EP5, a move of a slot has one owner in all of history.
+func (w *simWorld) checkEP5(n *simNode, page int) {
 	c := n.core
 	p := c.table.slots.pages[page]
 	if p == nil || w.ledger.unclean {
@@ -770,7 +807,7 @@ func (w *simWorld) checkPage(n *simNode, page int) {
 	}
 	for i := range p {
 		slot := Slot(page*pageSlots + i)
-		if p[i].move == 0 {
+		if p[i].move == 0 || !w.checkEP7Move(n, slot, uint64(max(1, len(h[slot]))-1), p[i].move) {
 			continue
 		}
 		if other, same := w.ledger.noteOwner(h, slot, p[i]); !same {
@@ -779,7 +816,7 @@ func (w *simWorld) checkPage(n *simNode, page int) {
 	}
 }
 
-// checkPeers: MB1, MB6.
+// checkPeers looks at the members that a node knows.
 func (w *simWorld) checkPeers(n *simNode) {
 	c, l := n.core, &w.ledger
 	if own := &c.self.silent; own.Counter != 0 {
@@ -792,25 +829,39 @@ func (w *simWorld) checkPeers(n *simNode) {
 			continue
 		}
 		n.knownPeers[p.ID], n.news = is, true
+		if !seen {
+			w.checkD13Claims(n, p.ID)
+		}
 		if !seen || is.key != was.key {
 			continue
 		}
-		if is.version < was.version || is.starts < was.starts || is.starts == was.starts && is.facts < was.facts {
-			w.fail("MB6", "%s: entry of %s goes back from %+v to %+v", n.name(), p.ID.short(), was, is)
-		}
-		if was.state == forgotten && is.state != forgotten && !c.cluster.IsZero() {
-			met := false
-			for v := was.version + 1; v <= is.version; v++ {
-				met = met || l.met[simMetKey{p.ID, is.key, v}]
-			}
-			if !met {
-				w.fail("MB1", "%s: %s is back, and nobody has met it", n.name(), p.ID.short())
-			}
-		}
+		w.checkEP7(n, "member's version", was.version, is.version)
+		w.checkMB6Peer(n, p.ID, was, is)
+		w.checkMB1(n, p.ID, was, is)
 	}
 }
 
-// checkEvent takes what nodes say into the ledger: EP3, EP4, EP5, OW0.
+// checkMB6Peer: MB6, what is known of a member never goes back.
+func (w *simWorld) checkMB6Peer(n *simNode, id NodeID, was, is simPeerSeen) {
+	if is.version < was.version || is.starts < was.starts || is.starts == was.starts && is.facts < was.facts {
+		w.fail("MB6", "%s: entry of %s goes back from %+v to %+v", n.name(), id.short(), was, is)
+	}
+}
+
+// checkMB1: MB1, a member that was forgotten is back by MEET alone.
+func (w *simWorld) checkMB1(n *simNode, id NodeID, was, is simPeerSeen) {
+	if was.state != forgotten || is.state == forgotten || n.core.cluster.IsZero() {
+		return
+	}
+	for v := was.version + 1; v <= is.version; v++ {
+		if w.ledger.met[simMetKey{id, is.key, v}] {
+			return
+		}
+	}
+	w.fail("MB1", "%s: %s is back, and nobody has met it", n.name(), id.short())
+}
+
+// checkEvent takes what nodes say into the ledger.
 func (w *simWorld) checkEvent(n *simNode, e Event) {
 	l := &w.ledger
 	if w.unchecked {
@@ -824,7 +875,7 @@ func (w *simWorld) checkEvent(n *simNode, e Event) {
 			l.met[simMetKey{p.ID, p.Key, p.Version}] = true
 		}
 	case EventReset:
-		w.checkReplaced(n)
+		w.checkD14(n)
 		n.durableEpoch, n.wasReset = c.epochHigh, true
 		n.knownPeers, n.durablePeers, n.durableShards, n.news = map[NodeID]simPeerSeen{}, nil, nil, true
 	case EventFormed:
@@ -833,7 +884,9 @@ func (w *simWorld) checkEvent(n *simNode, e Event) {
 			l.started[simEpochKey{c.cluster, id, c.table.shards[id]}] = true
 			l.highest = max(l.highest, c.table.shards[id].Number)
 		}
-		w.checkFormed(n)
+		w.checkFM1(n)
+		w.checkD13Lease(n)
+		n.replica.half = false // what it has is what there is
 		n.noteLed()
 		if n.isolatedAt != never {
 			n.isolatedAt = w.now // a primary that START names holds a lease
@@ -846,7 +899,7 @@ func (w *simWorld) checkEvent(n *simNode, e Event) {
 			n.formedStore()
 		}
 	case EventPrimary:
-		n.wonIn = e.Epoch
+		n.wonIn, n.replica.half = e.Epoch, false // what it has is what there is
 		l.reach("elected")
 		if !e.From.IsZero() {
 			l.reach("failed over")
@@ -857,12 +910,12 @@ func (w *simWorld) checkEvent(n *simNode, e Event) {
 		}
 		w.noteLost(n, e.From)
 		n.noteForced(e.Epoch)
-		w.checkWin(n, e)
+		w.noteWin(n, e)
 	case EventDuplicate:
-		w.checkAlarm(n, e)
+		w.checkMB3Alarm(n, e)
 	case EventUnclean:
 		if !e.Epoch.Unclean && !e.Shard.IsZero() {
-			w.checkUnclean(n, e)
+			w.checkRP1Unclean(n, e)
 			return
 		}
 		l.unclean = true
@@ -871,7 +924,7 @@ func (w *simWorld) checkEvent(n *simNode, e Event) {
 	case EventMoved:
 		w.checkMoved(n, e)
 	case EventVoters:
-		w.checkVoters(n)
+		w.noteVoters(n)
 	}
 }
 
@@ -883,22 +936,32 @@ func brief(set SlotSet) string {
 	return s
 }
 
-// checkWin: EP3, one winner of an epoch, while nobody has imposed voters beside those
-// that a majority has decided: the two sets know nothing of each other's promises.
-// OW0, a majority of one set has accepted its opening.
-func (w *simWorld) checkWin(n *simNode, e Event) {
+// noteWin takes it into the ledger that a node has opened a shard.
+func (w *simWorld) noteWin(n *simNode, e Event) {
 	l, c := &w.ledger, n.core
 	l.epochs[simEpochKey{c.cluster, e.Shard, e.Epoch}] = true
-	k := simWinKey{c.cluster, e.Shard, e.Epoch.Number, e.Epoch.Unclean}
 	if c.table.voters.Version.Forced == 0 {
-		if have, ok := l.winners[k]; ok && have != e.Node {
-			w.fail("EP3", "epoch %v of %s is won by %s and by %s", e.Epoch, e.Shard.short(), have.short(), e.Node.short())
-		}
-		l.winners[k] = e.Node
+		w.checkEP3Winner(n, e)
 	}
 	if g := (simGiverKey{c.cluster, e.Shard}); l.newestWon[g].less(e.Epoch) {
 		l.newestWon[g] = e.Epoch
 	}
+	w.checkOW0Opening(n, e)
+}
+
+// checkEP3Winner: EP3, one winner of an epoch, while nobody has imposed voters beside
+// those that a majority has decided: the two sets know nothing of each other's promises.
+func (w *simWorld) checkEP3Winner(n *simNode, e Event) {
+	k := simWinKey{n.core.cluster, e.Shard, e.Epoch.Number, e.Epoch.Unclean}
+	if have, ok := w.ledger.winners[k]; ok && have != e.Node {
+		w.fail("EP3", "epoch %v of %s is won by %s and by %s", e.Epoch, e.Shard.short(), have.short(), e.Node.short())
+	}
+	w.ledger.winners[k] = e.Node
+}
+
+// checkOW0Opening: OW0, a majority of one set has accepted the opening of a shard.
+func (w *simWorld) checkOW0Opening(n *simNode, e Event) {
+	c := n.core
 	if !w.hasMajority(simProposal{cluster: c.cluster, shard: e.Shard, epoch: e.Epoch, record: true}) {
 		w.fail("OW0", "%s has opened %s in epoch %v without a majority of one set", n.name(), e.Shard.short(), e.Epoch)
 	}
@@ -907,7 +970,7 @@ func (w *simWorld) checkWin(n *simNode, e Event) {
 // checkMoved notes what has become of slots that were given away.
 func (w *simWorld) checkMoved(n *simNode, e Event) {
 	l, c := &w.ledger, n.core
-	w.checkDecided(n, e)
+	w.checkOW0Moved(n, e)
 	for slot := range e.Slots.All() {
 		move := c.table.slots.at(slot).move
 		giver := l.ownerAt(n, slot, move-1)
@@ -925,8 +988,8 @@ func (w *simWorld) checkMoved(n *simNode, e Event) {
 	}
 }
 
-// checkDecided: OW0, a majority of one set has accepted that slots go away.
-func (w *simWorld) checkDecided(n *simNode, e Event) {
+// checkOW0Moved: OW0, a majority of one set has accepted that slots go away.
+func (w *simWorld) checkOW0Moved(n *simNode, e Event) {
 	l, c := &w.ledger, n.core
 	if l.unclean {
 		return
@@ -957,8 +1020,26 @@ func gives(as *simAnswers, slot Slot, to ShardID, move uint64) bool {
 	return false
 }
 
-// checkFormed: FM1, the nodes of one deployment form exactly one cluster.
-func (w *simWorld) checkFormed(n *simNode) {
+// checkD13Lease: D13, forming costs no service: START is the first lease.
+func (w *simWorld) checkD13Lease(n *simNode) {
+	if n.servedUntil > n.local() && n.core.broken == nil && (n.local() >= n.core.servesUntil() || n.core.serve.slots.Empty()) {
+		w.fail("D13", "%s has served until its cluster formed, and serves no more", n.name())
+	}
+}
+
+// checkD13Claims: D13, nobody unformed meets a node that claims a slot which it claims, too.
+func (w *simWorld) checkD13Claims(n *simNode, met NodeID) {
+	o := w.nodeOf(met)
+	if o == nil || o == n || !w.rivals[n] || !w.rivals[o] || !o.core.cluster.IsZero() || !n.core.cluster.IsZero() {
+		return
+	}
+	if n.core.table.slotIsOf(rivalSlot, n.core.self.Shard) && o.core.table.slotIsOf(rivalSlot, o.core.self.Shard) {
+		w.fail("D13", "%s has met %s, and both have assigned slot %d to themselves", n.name(), o.name(), rivalSlot)
+	}
+}
+
+// checkFM1: FM1, the nodes of one deployment form exactly one cluster.
+func (w *simWorld) checkFM1(n *simNode) {
 	if n.form == (formNumbers{}) || n.wasReset {
 		return
 	}
@@ -969,16 +1050,17 @@ func (w *simWorld) checkFormed(n *simNode) {
 	l.formed[n.form.Seeds] = n.core.cluster
 }
 
-// checkVoters: OW0, a version names one set everywhere; D14, and nobody who has
-// been reset.
-func (w *simWorld) checkVoters(n *simNode) {
+// noteVoters takes it into the ledger that a node knows of other voters.
+func (w *simWorld) noteVoters(n *simNode) {
 	l, v := &w.ledger, &n.core.table.voters
 	k := simVersionKey{n.core.cluster, v.Version}
-	if have, ok := l.voters[k]; ok && (have.ID != v.ID || !sameMembers(have.Members, v.Members)) {
-		w.fail("OW0", "%s: version %v of the voters is %x, elsewhere %x", n.name(), v.Version, v.ID, have.ID)
-	} else if !ok && !l.unclean && slices.ContainsFunc(v.Members, func(m member) bool { return l.wiped[m] }) {
-		w.fail("D14", "%s: version %v of the voters names a node that has been reset", n.name(), v.Version)
+	if _, known := l.voters[k]; known {
+		w.checkOW0Voters(n, l.voters[k])
+	} else {
+		w.checkD14Voters(n)
+		w.checkOW0Decided(n)
 	}
+	w.checkMB6Voters(n)
 	l.voters[k] = *v
 	if newest, ok := l.newest[k.cluster]; !ok || newest.Version.less(v.Version) {
 		l.newest[k.cluster] = *v
@@ -988,9 +1070,34 @@ func (w *simWorld) checkVoters(n *simNode) {
 	}
 }
 
-// checkReplaced: D14, a node that is reset is of no voters any more, and those
+// checkOW0Voters: OW0, a version names one set everywhere.
+func (w *simWorld) checkOW0Voters(n *simNode, elsewhere voterSet) {
+	if v := &n.core.table.voters; elsewhere.ID != v.ID || !sameMembers(elsewhere.Members, v.Members) {
+		w.fail("OW0", "%s: version %v of the voters is %x, elsewhere %x", n.name(), v.Version, v.ID, elsewhere.ID)
+	}
+}
+
+// checkD14Voters: D14, nobody becomes a voter who has been reset.
+func (w *simWorld) checkD14Voters(n *simNode) {
+	v := &n.core.table.voters
+	if !w.ledger.unclean && slices.ContainsFunc(v.Members, func(m member) bool { return w.ledger.wiped[m] }) {
+		w.fail("D14", "%s: version %v of the voters names a node that has been reset", n.name(), v.Version)
+	}
+}
+
+// checkMB6Voters: MB6, nobody goes back to older voters, and from those that an operator
+// has imposed not to others.
+func (w *simWorld) checkMB6Voters(n *simNode) {
+	is, was := n.core.table.voters.Version, n.knownVoters
+	if n.core.cluster == n.votersOf && (is.Forced < was.Forced || is.Forced == was.Forced && is.Number < was.Number) {
+		w.fail("MB6", "%s: voters go back from version %v to %v", n.name(), was, is)
+	}
+	n.knownVoters, n.votersOf = is, n.core.cluster
+}
+
+// checkD14: D14, a node that is reset is of no voters any more, and those
 // who vote instead can decide.
-func (w *simWorld) checkReplaced(n *simNode) {
+func (w *simWorld) checkD14(n *simNode) {
 	l := &w.ledger
 	if l.unclean || n.was.cluster.IsZero() || n.was.alone {
 		return
@@ -1046,7 +1153,7 @@ func (w *simWorld) beforeForeign(f *simFlight, to *simNode) simForeign {
 	return simForeign{!f.from.Cluster.IsZero() && !c.cluster.IsZero() && f.from.Cluster != c.cluster, c.table.sum, c.peers.sum, c.cluster}
 }
 
-func (w *simWorld) afterForeign(f *simFlight, to *simNode, b simForeign) {
+func (w *simWorld) checkMB2(f *simFlight, to *simNode, b simForeign) {
 	if !b.foreign || !to.up {
 		return
 	}
@@ -1069,17 +1176,17 @@ func (w *simWorld) checkAll() {
 		c := n.core
 		w.checkTable(n)
 		w.checkPeers(n)
-		w.checkFailed(n)
-		w.checkWaits(n)
+		w.checkMB4(n)
+		w.checkLV8(n)
 		if len(c.stages) > stagesMax || len(c.ops) > commandsMax || len(c.claims) > claimsMax || len(c.forwarded) > commandsMax {
 			w.fail("bounds", "%s: %d stages, %d operations, %d claims, %d forwarded", n.name(), len(c.stages), len(c.ops), len(c.claims), len(c.forwarded))
 		}
 	}
 }
 
-// checkFailed: MB4, a node has failed for another only if a majority of the
+// checkMB4: MB4, a node has failed for another only if a majority of the
 // voters has said so, each counted once.
-func (w *simWorld) checkFailed(n *simNode) {
+func (w *simWorld) checkMB4(n *simNode) {
 	c := n.core
 	if c.cluster.IsZero() {
 		return
@@ -1103,9 +1210,9 @@ func (w *simWorld) checkFailed(n *simNode) {
 	}
 }
 
-// checkSlow: MB5, a node that was stopped itself finds nobody silent for that.
+// checkMB5: MB5, a node that was stopped itself finds nobody silent for that.
 // It allows for half a NodeTimeout, and here for one stop.
-func (w *simWorld) checkSlow(n *simNode) {
+func (w *simWorld) checkMB5(n *simNode) {
 	c := n.core
 	if slices.Equal(c.silent, n.lastSilent) {
 		return
@@ -1142,8 +1249,8 @@ func (n *simNode) heardAt(from NodeID) time.Duration {
 	return never
 }
 
-// checkAlarm: MB3, who says that there are two of one has a reason.
-func (w *simWorld) checkAlarm(n *simNode, e Event) {
+// checkMB3Alarm: MB3, who says that there are two of one has a reason.
+func (w *simWorld) checkMB3Alarm(n *simNode, e Event) {
 	n.alarmed = n.alarmed || e.Node == n.core.id
 	k := 0
 	for _, o := range w.nodes {
@@ -1156,8 +1263,8 @@ func (w *simWorld) checkAlarm(n *simNode, e Event) {
 	}
 }
 
-// checkTwins: MB3, of two live instances of one node both say so.
-func (w *simWorld) checkTwins() {
+// checkMB3Twins: MB3, of two live instances of one node both say so.
+func (w *simWorld) checkMB3Twins() {
 	for _, n := range w.nodes {
 		for _, o := range w.nodes {
 			if n != o && n.up && o.up && n.core.id == o.core.id && !n.alarmed {
@@ -1198,18 +1305,18 @@ func (w *simWorld) unsettled() string {
 		if s := g.unsettled(); s != "" {
 			return s
 		}
-		if s := w.takenBack(&g); s != "" {
+		if s := w.checkEP6(&g); s != "" {
 			return s
 		}
-		if s := w.ownerless(&g); s != "" {
+		if s := w.checkMG6(&g); s != "" {
 			return s
 		}
 	}
-	return w.unformed()
+	return w.checkLV6Formed()
 }
 
-// unformed: LV6, who knows each other and has all that it takes forms a cluster.
-func (w *simWorld) unformed() string {
+// checkLV6Formed: LV6, who knows each other and has all that it takes forms a cluster.
+func (w *simWorld) checkLV6Formed() string {
 	for _, n := range w.nodes {
 		if !n.lives() || !n.core.cluster.IsZero() {
 			continue
@@ -1261,7 +1368,7 @@ func (g *simGroup) mayDecide() bool {
 }
 
 func (g *simGroup) unsettled() string {
-	for _, check := range []func() string{g.disagreement, g.stuck, g.behind, g.unserved, g.apart} {
+	for _, check := range []func() string{g.checkLV3, g.checkLV6, g.checkD3, g.checkLV3Voters, g.checkLV1, g.checkRP11, g.checkLV5, g.checkRP4Calm} {
 		if s := check(); s != "" {
 			return s
 		}
@@ -1269,9 +1376,9 @@ func (g *simGroup) unsettled() string {
 	return ""
 }
 
-// disagreement: LV3, all know the same table and the same members, and nothing is
+// checkLV3: LV3, all know the same table and the same members, and nothing is
 // being handed over any more.
-func (g *simGroup) disagreement() string {
+func (g *simGroup) checkLV3() string {
 	first := g.nodes[0].core
 	for _, n := range g.nodes {
 		switch c := n.core; {
@@ -1286,8 +1393,8 @@ func (g *simGroup) disagreement() string {
 	return ""
 }
 
-// stuck: LV6, nothing waits for an operator.
-func (g *simGroup) stuck() string {
+// checkLV6: LV6, nothing waits for an operator.
+func (g *simGroup) checkLV6() string {
 	for _, n := range g.nodes {
 		switch c := n.core; {
 		case !sameMembers(c.wantedVoters(), c.table.voters.Members):
@@ -1298,8 +1405,6 @@ func (g *simGroup) stuck() string {
 			return fmt.Sprintf("LV6: %s is stopped by a change of voters", n.name())
 		case len(c.ops)+len(c.forwards)+len(c.waits)+len(c.bumps) > 0:
 			return fmt.Sprintf("LV6: commands are under way at %s", n.name())
-		case g.standsForNothing(n):
-			return fmt.Sprintf("D3: %s stands for %s, whose primary holds its lease", n.name(), c.self.Shard.short())
 		case len(n.replies) > 0:
 			return fmt.Sprintf("LV6: %d commands are not answered at %s", len(n.replies), n.name())
 		}
@@ -1307,17 +1412,22 @@ func (g *simGroup) stuck() string {
 	return ""
 }
 
-// standsForNothing: D3, a stand for a primary's silence is withdrawn when it is heard.
-func (g *simGroup) standsForNothing(n *simNode) bool {
-	c := n.core
-	return c.stand != nil && c.stand.byItself() && c.lead == nil && slices.ContainsFunc(g.nodes, func(p *simNode) bool {
-		return p != n && p.core.self.Shard == c.self.Shard && p.core.leaseHeld()
-	})
+// checkD3: D3, a stand for a primary's silence is withdrawn when it is heard.
+func (g *simGroup) checkD3() string {
+	for _, n := range g.nodes {
+		c := n.core
+		if c.stand != nil && c.stand.byItself() && c.lead == nil && slices.ContainsFunc(g.nodes, func(p *simNode) bool {
+			return p != n && p.core.self.Shard == c.self.Shard && p.core.leaseHeld()
+		}) {
+			return fmt.Sprintf("D3: %s stands for %s, whose primary holds its lease", n.name(), c.self.Shard.short())
+		}
+	}
+	return ""
 }
 
-// takenBack: EP6, whoever leads a shard has won it last: no primary that was failed
+// checkEP6: EP6, whoever leads a shard has won it last: no primary that was failed
 // over comes back by an older epoch, or by an equal number.
-func (w *simWorld) takenBack(g *simGroup) string {
+func (w *simWorld) checkEP6(g *simGroup) string {
 	if w.ledger.unclean {
 		return ""
 	}
@@ -1330,8 +1440,8 @@ func (w *simWorld) takenBack(g *simGroup) string {
 	return ""
 }
 
-// ownerless: MG6, a slot of a cluster has an owner, unless an operator has released it.
-func (w *simWorld) ownerless(g *simGroup) string {
+// checkMG6: MG6, a slot of a cluster has an owner, unless an operator has released it.
+func (w *simWorld) checkMG6(g *simGroup) string {
 	if w.ledger.unclean {
 		return ""
 	}
@@ -1344,10 +1454,10 @@ func (w *simWorld) ownerless(g *simGroup) string {
 	return ""
 }
 
-// behind: LV3, every voter has the record of every primary, so that any majority
+// checkLV3Voters: LV3, every voter has the record of every primary, so that any majority
 // of them leases it. One that has been replaced by a member which is gone for good
 // wins its shard back from nobody, where that is strict.
-func (g *simGroup) behind() string {
+func (g *simGroup) checkLV3Voters() string {
 	for _, n := range g.nodes {
 		l := n.core.lead
 		if l == nil || !l.opened || g.dead(n.core.self.Shard) {
@@ -1365,9 +1475,9 @@ func (g *simGroup) behind() string {
 	return ""
 }
 
-// unserved: LV1, each slot that has a live owner is served by it alone, and one whose
+// checkLV1: LV1, each slot that has a live owner is served by it alone, and one whose
 // owner is gone by a member that was in sync.
-func (g *simGroup) unserved() string {
+func (g *simGroup) checkLV1() string {
 	var served SlotSet
 	for _, n := range g.nodes {
 		c := n.core
@@ -1424,9 +1534,9 @@ func (g *simGroup) newestRecord(shard ShardID) *record {
 	return newest
 }
 
-// apart: LV5, RP4, every replica has what its primary has, but for what is on its
-// way. RP11, it has it from the primary itself.
-func (g *simGroup) apart() string {
+// eachReplica looks at each replica in a calm world whose primary is there, until check
+// says something.
+func (g *simGroup) eachReplica(check func(n, p *simNode) string) string {
 	for _, n := range g.nodes {
 		c := n.core
 		if !c.isReplica(c.self) || g.dead(c.self.Shard) {
@@ -1436,18 +1546,46 @@ func (g *simGroup) apart() string {
 		if i < 0 {
 			continue // forgotten, and it has nothing to serve
 		}
-		p := g.nodes[i]
-		if c.role.primary != p.core.id || !p.core.role.primary.IsZero() {
-			return fmt.Sprintf("RP11: %s follows %s, and its primary %s follows %s", n.name(), c.role.primary.short(), p.name(), p.core.role.primary.short())
+		if s := check(n, g.nodes[i]); s != "" {
+			return s
 		}
-		if p.replica.log.end == 0 && n.replica.log.end == 0 {
-			continue // a shard in which nothing was ever written has no log to be level with
+	}
+	return ""
+}
+
+// checkRP11: RP11, a replica has what it has from the primary itself.
+func (g *simGroup) checkRP11() string {
+	return g.eachReplica(func(n, p *simNode) string {
+		if n.core.role.primary == p.core.id && p.core.role.primary.IsZero() {
+			return ""
 		}
-		if at, ok := p.replica.log.past.shared(p.replica.log.end, n.replica.log.past, n.replica.log.end); !ok || at != n.replica.log.end || at+100 < p.replica.log.end {
-			return fmt.Sprintf("LV5: %s is not where its primary %s is: %v of %v", n.name(), p.name(), n.replica.log.position(), p.replica.log.position())
+		return fmt.Sprintf("RP11: %s follows %s, and its primary %s follows %s", n.name(), n.core.role.primary.short(), p.name(), p.core.role.primary.short())
+	})
+}
+
+// checkLV5: LV5, every replica is in sync and has what its primary has, but for what is
+// on its way.
+func (g *simGroup) checkLV5() string {
+	return g.eachReplica(func(n, p *simNode) string {
+		has, all := &n.replica.log, &p.replica.log
+		if all.end == 0 && has.end == 0 {
+			return "" // a shard in which nothing was ever written has no log to be level with
 		}
-		if l := p.core.lead; l != nil && l.opened && !slices.Contains(l.inSync, c.member()) {
+		if at, ok := all.past.shared(all.end, has.past, has.end); !ok || at != has.end || at+100 < all.end {
+			return fmt.Sprintf("LV5: %s is not where its primary %s is: %v of %v", n.name(), p.name(), has.position(), all.position())
+		}
+		if l := p.core.lead; l != nil && l.opened && !slices.Contains(l.inSync, n.core.member()) {
 			return fmt.Sprintf("LV5: %s is not in sync with %s", n.name(), p.name())
+		}
+		return ""
+	})
+}
+
+// checkRP4Calm: RP4, a replica has the data of its primary, or that of a moment ago.
+func (g *simGroup) checkRP4Calm() string {
+	return g.eachReplica(func(n, p *simNode) string {
+		if n.replica.log.end == 0 && p.replica.log.end == 0 {
+			return ""
 		}
 		if n.replica.lastID == p.replica.lastID && n.replica.log.end == p.replica.log.end && !maps.Equal(n.store.values, p.store.values) {
 			return fmt.Sprintf("RP4: %s and its primary %s have one log, and other data", n.name(), p.name())
@@ -1457,13 +1595,13 @@ func (g *simGroup) apart() string {
 				return fmt.Sprintf("RP4: %s has %v of slot %d, its primary %s has %v", n.name(), v.short(), slot, p.name(), have.short())
 			}
 		}
-	}
-	return ""
+		return ""
+	})
 }
 
-// checkUnclean: RP1, a shard is opened by a member that was not in sync only if it
+// checkRP1Unclean: RP1, a shard is opened by a member that was not in sync only if it
 // is not strict; what may be lost is said.
-func (w *simWorld) checkUnclean(n *simNode, e Event) {
+func (w *simWorld) checkRP1Unclean(n *simNode, e Event) {
 	w.ledger.reach("nobody in sync left")
 	if w.ack > 0 {
 		w.fail("RP1", "%s opens %s, which is strict, and was not in sync", n.name(), e.Shard.short())

@@ -138,7 +138,9 @@ func (w *simWorld) clientReply(n *simNode, op simPending) {
 	if i < 0 {
 		return // failed meanwhile
 	}
-	n.pending = slices.Delete(n.pending, i, i+1)
+	last := len(n.pending) - 1
+	n.pending[i], n.pending[last] = n.pending[last], simPending{} // in no order
+	n.pending = n.pending[:last]
 	may := n.core.mayReply(op.reign, n.local())
 	if mutated(mutReplyLease) {
 		may = op.may && n.core.serve.reign == op.reign
@@ -426,6 +428,9 @@ func (w *simWorld) drawFaults() {
 	if own.Float64() < 0.4 {
 		f.hang = []time.Duration{3 * w.nt, 10 * w.nt}[own.IntN(2)]
 	}
+	if own.Float64() < 0.15 {
+		f.lies = w.nt / 2
+	}
 }
 
 // unleash starts the faults; they end when the world is calm.
@@ -435,6 +440,7 @@ func (w *simWorld) unleash() {
 	w.every(f.operators, w.someCommand)
 	w.every(f.partition, w.somePartition)
 	w.every(f.hang, w.someHang)
+	w.every(f.lies, w.someLie)
 	for _, n := range w.nodes {
 		w.every(f.crash, func() { w.someCrash(n) })
 		w.every(f.pause, func() { w.somePause(n) })
@@ -549,6 +555,47 @@ func (w *simWorld) hang(r, p *simNode, way int, d time.Duration) {
 		w.hung[[2]*simNode{p, r}] = w.now + d
 	}
 	w.logf("the log between %s and its primary %s hangs for %v, way %d", r.name(), p.name(), d, way)
+}
+
+// someLie has a member say, in one frame, a number far above all that have been used:
+// an epoch, a move, that another member is forgotten, or what it asks votes under.
+func (w *simWorld) someLie() {
+	n := w.liveNode()
+	if n == nil || n.core.cluster.IsZero() || n.core.self.State != present || !n.lives() {
+		return
+	}
+	c := n.core
+	to, victim := c.peers.ordered[w.aside.IntN(len(c.peers.ordered))], c.peers.ordered[w.aside.IntN(len(c.peers.ordered))]
+	shard, far := w.someShard(n), jumpPerFrame+1+w.aside.Uint64N(1<<20)
+	if to == c.self || shard.IsZero() {
+		return
+	}
+	number := Epoch{Number: w.ledger.highest + far, Node: c.id}
+	var m message
+	switch w.aside.IntN(4) {
+	case 0:
+		m = c.newUpdate(func(u *updateMsg) { u.Shards = []shardRow{{shard, number}} })
+	case 1:
+		slot := Slot(w.aside.IntN(NumSlots))
+		m = c.newUpdate(func(u *updateMsg) { u.Slots.add(slot, slotEntry{c.self.Shard, c.table.slots.at(slot).move + far}) })
+	case 2:
+		e := victim.peerEntry
+		e.State, e.Version = forgotten, e.Version+far
+		m = c.newUpdate(func(u *updateMsg) { u.Peers = []peerEntry{e} })
+	default:
+		m = &voteMsg{Voters: c.table.voters.Version, Shard: shard, Epoch: number, Incarnation: c.self.Store}
+	}
+	w.ledger.reach("lied")
+	if w.lies == nil {
+		w.lies = map[message]bool{}
+	}
+	w.lies[m] = true
+	w.logf("%s lies to %s: %s", n.name(), to.ID.short(), describe(m))
+	n.do(func(s *state, now time.Duration) output {
+		s.begin(now)
+		s.post(to, m)
+		return s.end()
+	})
 }
 
 func (w *simWorld) liveNode() *simNode {

@@ -73,6 +73,7 @@ type simReplica struct {
 	commits []simCommit
 	says    []simSay
 	moved   map[incarnate]time.Duration // when a member that is waited for got further last, or had everything
+	half    bool                        // the store is half a copy
 	copying *simPull                    // what is taking the place of the store's
 	busy    time.Duration               // when it led nothing last, or had a RECORD under way: one set is proposed at a time
 }
@@ -99,7 +100,7 @@ func (n *simNode) bootReplica() {
 func (n *simNode) wipeStore() {
 	n.store = newSimStore()
 	n.replica.log, n.replica.entries, n.replica.lastID, n.replica.version = shardLog{}, nil, 0, 0
-	n.replica.copying = nil
+	n.replica.copying, n.replica.half = nil, false
 }
 
 // forgetLog makes this node's log one that shares nothing with any other: whoever
@@ -417,19 +418,19 @@ func (n *simNode) take(q *simPull) {
 		return
 	}
 	if q.all != nil {
-		w.checkCopied(n, q)
+		w.checkRP7(n, q)
 		n.replace(q)
 		return
 	}
 	for i, e := range q.entries {
-		w.checkEntry(n, q.end+uint64(i)+1, e)
-		w.checkResumed(n, e)
+		w.checkRP2(n, q.end+uint64(i)+1, e)
+		w.checkRP3(n, e)
 		n.store.apply(e)
 		r.lastID = e.id
 		n.keep(e)
 	}
 	r.log.take(q.newPast, q.newEnd)
-	w.checkSame(n, q)
+	w.checkRP4(n, q)
 	n.sayHave(q.primary, q.epoch, incarnate{c.id, c.self.Store}, q.newEnd)
 	if q.more {
 		n.askSoon()
@@ -461,7 +462,7 @@ func (n *simNode) replace(q *simPull) {
 		r.forgetLog()
 	}
 	q.following = n.core.role.primary
-	r.copying = q
+	r.copying, r.half = q, true
 	if slots := sortedKeys(q.all.values); len(slots) > 0 {
 		n.store.takeUpTo(slots[w.r.IntN(len(slots))], q.all)
 	}
@@ -475,7 +476,7 @@ func (n *simNode) replace(q *simPull) {
 			n.askSoon()
 			return
 		}
-		r.copying = nil
+		r.copying, r.half = nil, false
 		n.store = q.all.clone()
 		r.entries, r.lastID = nil, q.lastID
 		r.log.take(q.newPast, q.newEnd)
@@ -568,10 +569,10 @@ func (n *simNode) pause(t pauseTell) {
 
 // ---- what must hold
 
-// checkWaits: LV8, nobody is waited for without end: who is heard, lacks entries and
+// checkLV8: LV8, nobody is waited for without end: who is heard, lacks entries and
 // gets no further is proposed to be left out. It is a little more than NodeTimeout/2
 // until then, and up to as much again where the primary's own ticks are late.
-func (w *simWorld) checkWaits(n *simNode) {
+func (w *simWorld) checkLV8(n *simNode) {
 	l, r := n.core.lead, &n.replica
 	if l == nil {
 		return
@@ -598,24 +599,24 @@ func (w *simWorld) noteEntry(n *simNode, offset uint64, e simEntry) {
 	w.ledger.log[simEntryKey{n.core.cluster, n.core.self.Shard, e.epoch, offset}] = e.id
 }
 
-// checkEntry: RP2, a replica's log is a prefix of the primary's, epoch by epoch.
-func (w *simWorld) checkEntry(n *simNode, offset uint64, e simEntry) {
+// checkRP2: RP2, a replica's log is a prefix of the primary's, epoch by epoch.
+func (w *simWorld) checkRP2(n *simNode, offset uint64, e simEntry) {
 	k := simEntryKey{n.core.cluster, n.core.self.Shard, e.epoch, offset}
 	if id, ok := w.ledger.log[k]; !ok || id != e.id {
 		w.fail("RP2", "%s takes entry %d at offset %d of epoch %v, appended there was %d", n.name(), e.id, offset, e.epoch, id)
 	}
 }
 
-// checkResumed: RP3, a replica goes on where its own log is the beginning of its
+// checkRP3: RP3, a replica goes on where its own log is the beginning of its
 // primary's: each entry comes behind the one behind which it was appended.
-func (w *simWorld) checkResumed(n *simNode, e simEntry) {
+func (w *simWorld) checkRP3(n *simNode, e simEntry) {
 	if e.behind != n.replica.lastID {
 		w.fail("RP3", "%s takes entry %d behind %d, it was appended behind %d", n.name(), e.id, n.replica.lastID, e.behind)
 	}
 }
 
-// checkSame: RP4, a replica that is where its primary is has the same data.
-func (w *simWorld) checkSame(n *simNode, q *simPull) {
+// checkRP4: RP4, a replica that is where its primary is has the same data.
+func (w *simWorld) checkRP4(n *simNode, q *simPull) {
 	p := w.nodeOf(q.primary)
 	if p == nil || !p.replica.log.leads(q.epoch) || p.replica.log.end != n.replica.log.end {
 		return
@@ -625,9 +626,9 @@ func (w *simWorld) checkSame(n *simNode, q *simPull) {
 	}
 }
 
-// checkCopied: RP7, what a replica copies has every acknowledged write that the
+// checkRP7: RP7, what a replica copies has every acknowledged write that the
 // replica has: a primary with less wipes nobody.
-func (w *simWorld) checkCopied(n *simNode, q *simPull) {
+func (w *simWorld) checkRP7(n *simNode, q *simPull) {
 	own := n.core.table.slotsOf(q.shard)
 	primary := w.nodeOf(q.primary)
 	if primary == nil || primary.core.unnamed != "" {
@@ -659,30 +660,53 @@ func (s *simStore) stages(slot Slot, w *simWrite) bool {
 	return false
 }
 
-// checkHeld: RP10, what is acknowledged in a strict shard every member in sync has,
+// checkRP10: RP10, what is acknowledged in a strict shard every member in sync has,
 // in this very log: a word of another epoch does not count for it.
-func (w *simWorld) checkHeld(n *simNode, op simPending) {
-	l, r := n.core.lead, &n.replica
+func (w *simWorld) checkRP10(n *simNode, op simPending) {
+	l := n.core.lead
 	if w.ack == 0 || op.unformed || l == nil || op.epoch != l.epoch || op.offset == 0 {
 		return
 	}
-	for _, m := range l.inSync {
+	k := simEpochKey{n.core.cluster, n.core.self.Shard, l.epoch}
+	w.ledger.acked[k] = max(w.ledger.acked[k], op.offset)
+	members := l.inSync
+	if l.recording != nil {
+		members = slices.Concat(members, l.recording.msg.Record.InSync)
+	}
+	w.checkRP10Members(n, members, op.offset)
+}
+
+// checkRP10Members: RP10, members in sync, or about to be, have a log up to an offset that
+// is acknowledged.
+func (w *simWorld) checkRP10Members(n *simNode, members []incarnate, offset uint64) {
+	r := &n.replica
+	for _, m := range members {
 		o := w.nodeOf(m.Node)
 		if o == nil || o == n || o.core.member() != m || len(o.replica.log.past) == 0 || o.replica.log.past[0].After > 0 {
 			continue // gone, and with it what it had; or it has changed something on its own, and has no history of before
 		}
-		if at, ok := r.log.past.shared(r.log.end, o.replica.log.past, o.replica.log.end); !ok || at < op.offset {
-			w.fail("RP10", "%s acknowledges what is at offset %d, %s is in sync and has %v, the two share %d", n.name(), op.offset, o.name(), o.replica.log.position(), at)
+		if at, ok := r.log.past.shared(r.log.end, o.replica.log.past, o.replica.log.end); !ok || at < offset {
+			w.fail("RP10", "%s has acknowledged what is at offset %d, %s is in sync and has %v, the two share %d", n.name(), offset, o.name(), o.replica.log.position(), at)
+			return
 		}
 	}
 }
 
-// checkLost: RP8, what a failover has lost is the end of what its shard had
+// checkRP10Proposed: RP10, who is proposed to be in sync has all that was acknowledged in
+// this epoch.
+func (w *simWorld) checkRP10Proposed(n *simNode, m *recordMsg) {
+	l := n.core.lead
+	if rec := &m.Record; rec.N > 0 && l != nil && l.epoch == rec.Epoch && l.recording != nil && l.recording.msg.Record.N == rec.N {
+		w.checkRP10Members(n, rec.InSync, w.ledger.acked[simEpochKey{n.core.cluster, rec.Shard, rec.Epoch}])
+	}
+}
+
+// checkRP8: RP8, what a failover has lost is the end of what its shard had
 // acknowledged: the winner's log ends before it, and there is no hole. And it is no more
 // than the winner may lack: it was elected as a member in sync, which lacks what is
 // younger than lagMost (LV8), and its primary has acknowledged, cut off, until its
 // lease was over.
-func (w *simWorld) checkLost(n *simNode, slot Slot, was, has *simWrite) {
+func (w *simWorld) checkRP8(n *simNode, slot Slot, was, has *simWrite) {
 	first := was
 	for first != nil && first.prev != has {
 		first = first.prev
@@ -706,7 +730,7 @@ func (w *simWorld) checkLost(n *simNode, slot Slot, was, has *simWrite) {
 }
 
 // lagMost is for how long a member may lack an entry and be in sync. What is not
-// acknowledged for NodeTimeout/2 costs it its place, by and by: see checkWaits.
+// acknowledged for NodeTimeout/2 costs it its place, by and by: see checkLV8.
 func (w *simWorld) lagMost() time.Duration { return w.nt * 5 / 4 }
 
 // simHeir is a node that leads a shard, and the slots that were looked at since it
@@ -741,20 +765,44 @@ func (w *simWorld) noteLost(n *simNode, from NodeID) {
 			continue
 		}
 		if !allowed && (!heir.excuse || heir.seen.Contains(slot)) {
-			name := "RP1"
 			if c.lead.epoch == n.byConsent {
-				name = "RP9" // both sides lived, and one has waited for the other
+				w.checkRP9(n, slot, was)
+			} else {
+				w.checkRP1(n, slot, was)
 			}
-			w.fail(name, "%s leads %s under %v: of slot %d it has %v, acknowledged is %v", n.name(), c.self.Shard.short(), c.lead.epoch, slot, n.valueToBe(slot).short(), was.short())
 			return
 		}
 		if !l.unclean && c.lead.uncleanOf == "" {
-			w.checkLost(n, slot, was, n.valueToBe(slot))
+			w.checkRP8(n, slot, was, n.valueToBe(slot))
 		}
 		l.reach("lost for lag")
 		l.loose[k] = true
 		l.resets[k]++
 		delete(l.committed, k)
+	}
+}
+
+// checkRP1: RP1, who wins a strict shard has what was acknowledged there, and so has, in
+// any, who wins again what it has.
+func (w *simWorld) checkRP1(n *simNode, slot Slot, was *simWrite) {
+	if has := n.valueToBe(slot); !descends(has, was) {
+		w.fail("RP1", "%s leads %s under %v: of slot %d it has %v, acknowledged is %v", n.name(), n.core.self.Shard.short(), n.core.lead.epoch, slot, has.short(), was.short())
+	}
+}
+
+// checkRP9: RP9, who wins by consent has what was acknowledged: both sides lived, and
+// one has waited for the other.
+func (w *simWorld) checkRP9(n *simNode, slot Slot, was *simWrite) {
+	if has := n.valueToBe(slot); !descends(has, was) {
+		w.fail("RP9", "%s has taken %s over under %v: of slot %d it has %v, acknowledged is %v", n.name(), n.core.self.Shard.short(), n.core.lead.epoch, slot, has.short(), was.short())
+	}
+}
+
+// checkRP6: RP6, a store that is half a copy counts as none, whatever becomes of the
+// rest.
+func (w *simWorld) checkRP6(n *simNode) {
+	if n.replica.half && n.core.holdsCopy {
+		w.fail("RP6", "%s counts as having a copy, which has not come whole", n.name())
 	}
 }
 

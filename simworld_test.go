@@ -117,6 +117,7 @@ type simFaults struct {
 	slowReply    float64       // share of replies that take much longer
 	backlog      int           // entries of a log that are kept
 	hang         time.Duration // mean time between hangs of what a log goes over
+	lies         time.Duration // mean time between frames with numbers that nobody has used
 }
 
 type simNode struct {
@@ -159,6 +160,8 @@ type simNode struct {
 	news                 bool                   // something of these two is not in the next two yet
 	durablePeers         map[NodeID]simPeerSeen // what of them is on disk
 	durableShards        map[ShardID]Epoch
+	votes                map[ShardID]voteCell // of this node as a voter, that are on disk
+	stoppedIn            uint64               // id of the START under which it was stopped after its last step
 	isolatedAt           time.Duration
 	isolatedIn           voterVersion
 	forcedAt             time.Duration // when it has won by force
@@ -173,8 +176,19 @@ type simNode struct {
 	wasReset             bool       // it is of no deployment any more
 	led                  simLed     // what it led after its last step
 	byConsent            Epoch      // for which it has stood because its primary had agreed
-	stood                *candidacy // the stand that was looked at last: see checkStands
+	stood                *candidacy // the stand that was looked at last: see checkRP5
 	lastEpoch            uint64
+	jumps                map[NodeID]simJumps // EP7: by how much frames of others have raised numbers here
+	synced               bool                // after its last step
+	servedUntil          time.Duration       // D13: until when it serves under a START that is not decided yet
+	knownVoters          voterVersion        // MB6: the newest voters that it has known
+	votersOf             ClusterID           // and of which cluster
+}
+
+// simJumps is by how much the frames of one member have raised numbers since a time.
+type simJumps struct {
+	since time.Duration
+	sum   uint64
 }
 
 // simSaving is a save under way.
@@ -209,6 +223,7 @@ type simPeerSeen struct {
 type simWorld struct {
 	seed   uint64
 	r      *rand.Rand
+	aside  *rand.Rand // for what the seeds should not change by
 	nt     time.Duration
 	now    time.Duration
 	seq    uint64
@@ -230,7 +245,7 @@ type simWorld struct {
 	trace     *simTrace
 	calm      bool
 	clocks    float64                              // by how much their rates may differ
-	reading   bool                                 // a node reads a frame
+	reading   NodeID                               // whose frame a node reads; zero: none
 	filter    func(f *simFlight, to *simNode) bool // directed schedules: false drops
 	filters   map[int]func(f *simFlight, to *simNode) bool
 	filterSeq int
@@ -240,11 +255,13 @@ type simWorld struct {
 	cuts       map[[2]*simNode]bool
 	hung       map[[2]*simNode]time.Duration // until when what the log of a shard carries from one node to another waits
 	maxVoters  int
-	freezeFor  time.Duration // that a freeze takes at least
-	ack        int           // AckReplicas of every node
-	volatile   bool          // stores are gone with their process
-	calls      *simCalls     // of clients, where they are recorded
-	wrong      simWrong      // what drivers do wrong, on purpose
+	freezeFor  time.Duration     // that a freeze takes at least
+	ack        int               // AckReplicas of every node
+	volatile   bool              // stores are gone with their process
+	lies       map[message]bool  // that have been told
+	rivals     map[*simNode]bool // unformed nodes that claim one slot
+	calls      *simCalls         // of clients, where they are recorded
+	wrong      simWrong          // what drivers do wrong, on purpose
 	tap        func(n *simNode, what any)
 	onSend     func(n *simNode, m message)
 }
@@ -280,7 +297,7 @@ func (w *simWorld) fail(name, format string, args ...any) {
 }
 
 func newSimWorld(seed uint64) *simWorld {
-	w := &simWorld{seed: seed, r: rand.New(rand.NewPCG(seed, 0x5107)), nt: simNT, at: map[string]*simNode{}, hash: 14695981039346656037}
+	w := &simWorld{seed: seed, r: rand.New(rand.NewPCG(seed, 0x5107)), aside: rand.New(rand.NewPCG(seed, 0x4a7)), nt: simNT, at: map[string]*simNode{}, hash: 14695981039346656037}
 	w.faults = simFaults{opsEvery: 10 * time.Millisecond, replyBy: time.Millisecond}
 	w.clocks, w.maxVoters = 0.01, maxVotersDefault
 	w.ledger.init()
@@ -345,8 +362,10 @@ func (n *simNode) global(t time.Duration) time.Duration {
 func (n *simNode) boot(addr string) {
 	w := n.w
 	var cells []cell
+	n.votes = map[ShardID]voteCell{}
 	for _, k := range sortedCells(n.disk) {
 		cells = append(cells, cell{k, n.disk[k]})
+		n.noteVote(cells[len(cells)-1])
 	}
 	n.run++
 	n.starts++
@@ -373,12 +392,12 @@ func (n *simNode) boot(addr string) {
 	n.lastEpoch = core.epochHigh
 	n.tickAt = never
 	n.isolatedAt, n.forcedAt, n.stopAt, n.stopEnd, n.stopBefore = never, never, never, never, never
-	n.alarmed = false
+	n.alarmed, n.synced, n.jumps, n.votersOf, n.servedUntil = false, false, map[NodeID]simJumps{}, ClusterID{}, never
 	n.heard, n.lastSilent, n.forcedIn, n.wonIn = map[NodeID]time.Duration{}, nil, Epoch{}, Epoch{}
 	if len(n.seeds) > 0 {
 		core.setSeeds(n.seeds)
 	}
-	w.checkLoaded(n)
+	w.checkEP1Loaded(n)
 	n.handle(core.boot(n.local()))
 	n.reconcile()
 	w.logf("%s boots as %s at %s, cluster %s", n.name(), core.id.short(), addr, core.cluster.String()[:6])
@@ -420,6 +439,7 @@ func (n *simNode) crash(loseUnsaved bool) {
 
 func (n *simNode) apply(s save) {
 	for _, c := range s.cells {
+		n.noteVote(c)
 		if c.value == nil {
 			delete(n.disk, c.key)
 		} else {
@@ -468,6 +488,7 @@ func (n *simNode) handle(out output) {
 		n.saving = append(n.saving, simSaving{save{s.n, slices.Clone(s.cells)}, due})
 		w.schedule(simEvent{at: due, kind: simSaved, node: int32(n.index), run: n.run})
 	}
+	w.checkAnswers(n, out.sends)
 	for _, m := range out.sends {
 		if m.after > n.core.savedSeq {
 			n.held = append(n.held, m)
@@ -668,19 +689,29 @@ func (w *simWorld) deliver(f *simFlight) {
 		w.schedule(simEvent{at: to.paused, kind: simDeliver, node: -1, flight: f})
 		return
 	}
+	if w.lies[f.msg] && !to.seesThrough(f.msg) {
+		return
+	}
 	w.mixHash(uint64(to.index)<<8 | uint64(f.msg.kind()))
 	before := w.beforeForeign(f, to)
 	heard := time.Duration(never)
 	if !w.unchecked {
 		heard = to.heardAt(f.from.ID)
 	}
-	w.reading = true
+	w.reading = f.from.ID
 	to.do(func(s *state, now time.Duration) output { return s.receive(now, f.from, f.to, f.msg) })
-	w.reading = false
+	w.reading = NodeID{}
 	if !w.unchecked {
 		to.noteHeard(f.from.ID, heard)
 	}
-	w.afterForeign(f, to, before)
+	w.checkMB2(f, to, before)
+}
+
+// seesThrough reports whether a node knows enough to tell a number that nobody has used:
+// one that has just started believes what the first member says, for it knows nothing.
+func (n *simNode) seesThrough(m message) bool {
+	u, ok := m.(*updateMsg)
+	return n.core.synced && (!ok || len(u.Peers) == 0 || n.core.peers.get(u.Peers[0].ID) != nil)
 }
 
 // ---- running
