@@ -490,7 +490,7 @@ type numberClaim struct {
 // must not exhaust the numbers of all; what a majority of the voters shows on
 // its own connections is taken, whatever it is.
 func (s *state) believable(from *peer, kind numberKind, n, highest uint64) bool {
-	if n <= highest+1 || from == s.self || !s.synced {
+	if n <= highest+1 || from == s.self || !s.synced || mutated(mutJumpAny) {
 		return true
 	}
 	b := &from.jump

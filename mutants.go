@@ -14,6 +14,7 @@ const (
 	mutOldEntry       // an older entry of the table is accepted
 	mutMixedVersions  // answers of two versions are added up
 	mutImplicitVoters // the voters are whoever owns slots
+	mutJumpAny        // a member is believed whatever number it says
 
 	// Election and opening: D3, D4.
 	mutNoLeaseWait  // D3c left out
@@ -71,6 +72,7 @@ const (
 
 	// Replicas: D3, D6, D8.
 	mutAnyIncarnation  // the incarnation is left out of who is in sync
+	mutSameNode        // and out of who is the same candidate
 	mutNoInSync        // no in-sync check
 	mutConsentNotFinal // who has consented acknowledges on
 	mutGrowEarly       // a member is proposed at once, and waited for only when it is in sync
@@ -105,14 +107,14 @@ const (
 // mutantNames is in the order of the constants.
 var mutantNames = [numMutants]string{
 	"none",
-	"grant-unsaved", "two-grants", "quorum-low", "old-entry", "mixed-versions", "implicit-voters",
+	"grant-unsaved", "two-grants", "quorum-low", "old-entry", "mixed-versions", "implicit-voters", "jump-any",
 	"no-lease-wait", "same-any-epoch", "open-unnamed", "no-repair", "no-record",
 	"no-behind", "new-no-stand", "serve-restart", "active-only", "no-start-wait", "force-no-wait",
 	"lease-any", "lease-full", "lease-old-epoch", "reply-epoch", "reply-lease", "stop-leases", "record-no-repeat", "one-lease",
 	"move-no-stage", "move-unopened", "move-below", "thaw-late", "late-slot", "stage-dropped", "move-any-before", "force-gives",
 	"start-bare", "start-saved-votes", "start-other-id", "count-inactive", "no-hand-out", "voters-follow", "forced-ignored",
 	"addr-version", "form-early", "form-merge", "form-no-lease", "form-serves-on", "form-push", "no-cluster-id", "reply-early", "reset-early", "take-alive",
-	"any-incarnation", "no-in-sync", "consent-not-final", "grow-early", "shrink-early", "join-behind", "inherited-shown", "empty-stands", "no-rank", "may-go", "stand-any-beat", "old-record", "ack-old", "asking-paused", "stands-still", "stuck-back",
+	"any-incarnation", "same-node", "no-in-sync", "consent-not-final", "grow-early", "shrink-early", "join-behind", "inherited-shown", "empty-stands", "no-rank", "may-go", "stand-any-beat", "old-record", "ack-old", "asking-paused", "stands-still", "stuck-back",
 	"copy-deposed", "end-unchecked", "past-kept", "tail-kept", "have-old",
 	"fail-alone", "late-blames", "broken-speaks",
 }

@@ -344,7 +344,7 @@ func (s *state) storeIs(now time.Duration, incarnation uint64, holdsCopy bool) o
 	s.holdsCopy = holdsCopy
 	if incarnation != s.self.Store {
 		// What it has been promised, or has won, was for the member that it was.
-		if s.stand != nil {
+		if s.stand != nil && !mutated(mutSameNode) {
 			s.withdraw()
 		}
 		if s.lead != nil {

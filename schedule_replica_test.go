@@ -191,6 +191,23 @@ func replicaSchedules() []*schedule {
 			r.crash(false)
 			w.pass(4 * w.nt)
 		}},
+		{"who has lost its copy since it was promised something is another candidate", []mutant{mutSameNode}, func(w *simWorld) {
+			c, p, rs := w.shard(1, 3, 3, 2, 5, 6)
+			r, x := rs[0], rs[1]
+			w.faults.backlog = 0
+			shard, store := p.core.self.Shard, r.core.self.Store
+			stays := w.loseLog(func(_, to *simNode, what any) bool { return to == r && answersLog(what) })
+			w.await("it lacks more than is kept", w.nt/4, func() bool { return p.replica.log.end-uint64(len(p.replica.entries)) > r.replica.log.end })
+			w.lose(func(f *simFlight, _ *simNode) bool { return w.sentBy(f, p) || kindOf(f, msgVote) && w.sentBy(f, x) })
+			granted := w.lose(func(f *simFlight, to *simNode) bool { return to == r && kindOf(f, msgGrant) })
+			w.await("every voter has promised it", 3*w.nt, func() bool {
+				return !slices.ContainsFunc(c.voters, func(v *simNode) bool { return v.core.vote.known(shard).promised.Node != r.core.id })
+			})
+			stays()
+			w.await("a copy takes the place of what it has", w.nt, func() bool { return r.core.self.Store != store })
+			granted()
+			w.pass(w.nt)
+		}},
 		{"LV8: who is heard and gets no further with the log is waited for no more, until it has caught up", []mutant{mutStandsStill, mutStuckBack}, func(w *simWorld) {
 			_, p, rs := w.shard(1, 3, 3, 2, 5, 6)
 			r := rs[0]

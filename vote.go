@@ -176,7 +176,7 @@ func (s *state) onVote(p *peer, m *voteMsg) {
 // mayPromise is rule D3a: the number is above what was promised, or the very
 // same candidate asks again.
 func (s *state) mayPromise(v *voterShard, m *voteMsg) bool {
-	same := m.Epoch == v.promised && m.Incarnation == v.incarnation
+	same := m.Epoch == v.promised && (m.Incarnation == v.incarnation || mutated(mutSameNode))
 	if mutated(mutSameAnyEpoch) && m.Epoch.Number == v.promised.Number {
 		same = true
 	}
@@ -203,7 +203,7 @@ func (s *state) learnRecord(p *peer, m *voteMsg) {
 func (s *state) inSyncWait(v *voterShard, p *peer, m *voteMsg) time.Duration {
 	again := s.cfg.nodeTimeout / 5
 	switch {
-	case m.Why == whyOperator || m.Epoch.Unclean || mutated(mutNoInSync):
+	case m.Why == whyOperator || m.Epoch.Unclean || mutated(mutNoInSync) || mutated(mutSameNode) && m.Epoch == v.promised:
 		return 0
 	case v.record == nil && s.table.primary(m.Shard) == p.ID:
 		return 0
