@@ -515,6 +515,9 @@ func (w *simWorld) somePartition() {
 	w.logf("partition of %d nodes, one way %v", len(side), oneWay)
 	end := w.now + w.between(w.nt/4, 6*w.nt)
 	w.after(end-w.now, func() {
+		if w.calm {
+			return // it has been healed
+		}
 		w.cut = nil
 		w.noteIsolation(nil)
 		w.logf("healed")
