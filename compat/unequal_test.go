@@ -102,7 +102,7 @@ var notFromScript = regexp.MustCompile(`redis\.call\('(dbsize|command|config|clu
 func unequalFragments() []unequalFragment {
 	count := regexp.MustCompile(`\*(\d{7,10})\r`)
 	http := regexp.MustCompile(`(?i)post|host:`)
-	request := regexp.MustCompile(`(?i)(^|[\r\n])[\t\v\f\r ]*[^\s*]\S*[\t ]+\S+[\t ]+["']?HTTP/`)
+	request := regexp.MustCompile(`(?i)(^|[\r\n])[\t\v\f\r ]*[^\s*]\S*[\t\v\f\r ]+\S+[\t\v\f\r ]+["']?HTTP/`)
 	// What slotmesh has answered before it ends a connection is what Redis has.
 	refused := func(f *fragmentAnswers, texts ...string) bool {
 		return slices.ContainsFunc(texts, func(text string) bool {
