@@ -696,8 +696,10 @@ func (w *simWorld) checkRP10Members(n *simNode, members []incarnate, offset uint
 // this epoch.
 func (w *simWorld) checkRP10Proposed(n *simNode, m *recordMsg) {
 	l := n.core.lead
-	if rec := &m.Record; rec.N > 0 && l != nil && l.epoch == rec.Epoch && l.recording != nil && l.recording.msg.Record.N == rec.N {
-		w.checkRP10Members(n, rec.InSync, w.ledger.acked[simEpochKey{n.core.cluster, rec.Shard, rec.Epoch}])
+	rec := &m.Record
+	acked := w.ledger.acked[simEpochKey{n.core.cluster, rec.Shard, rec.Epoch}]
+	if acked > 0 && rec.N > 0 && l != nil && l.epoch == rec.Epoch && l.recording != nil && l.recording.msg.Record.N == rec.N {
+		w.checkRP10Members(n, rec.InSync, acked)
 	}
 }
 
