@@ -599,9 +599,11 @@ func (s *state) wentToNobody(slot Slot, move uint64) bool {
 }
 
 // goneTick tells the driver what it may drop, and asks the voters about slots
-// that have gone by hearsay.
+// that have gone by hearsay. A replica, which may have been the primary then, drops what
+// its primary's log says: what it did on its own would be in no log, and it would have to
+// copy everything.
 func (s *state) goneTick() {
-	if len(s.gone) == 0 || s.now < s.nextGone {
+	if len(s.gone) == 0 || s.now < s.nextGone || s.isReplica(s.self) {
 		return
 	}
 	s.nextGone = s.now + s.cfg.nodeTimeout/10

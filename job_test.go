@@ -97,6 +97,30 @@ func TestHandOverStepByStep(t *testing.T) {
 	require.Equal(t, []stageEndTell{{1}}, toldOf[stageEndTell](d))
 }
 
+// What has gone while a node led it drops as the primary alone: as a replica it has its
+// primary's log, and would have to copy everything after a change of its own.
+func TestAReplicaDropsNothingOnItsOwn(t *testing.T) {
+	t.Parallel()
+	for _, leads := range []bool{true, false} {
+		w := newRules(t)
+		a, b, _, d, _ := w.replicated()
+		n := b
+		if leads {
+			n = a
+		}
+		n.step(func(s *state, now time.Duration) output {
+			s.begin(now)
+			s.setSlot(7, slotEntry{shard: d.shard(), move: 2}, pushNothing)
+			s.gone[7] = goneSlot{move: 2, since: now, confirmed: true}
+			return s.end()
+		})
+		w.run(ruleNT)
+		require.Equal(t, leads, len(toldOf[dropTell](n)) > 0)
+		_, waits := n.core.gone[7]
+		require.Equal(t, !leads, waits, "it may lead again")
+	}
+}
+
 func TestWhatCannotBeGiven(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
