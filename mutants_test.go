@@ -117,7 +117,7 @@ var bySchedule = map[mutant]bool{
 	mutNoLeaseWait: true, mutLeaseFull: true, mutForceNoWait: true, mutConsentNotFinal: true, mutLateSlot: true, mutStartSavedVotes: true,
 	mutNoStartWait: true, mutMoveUnopened: true, mutMoveAnyBefore: true, mutForceGives: true, mutFormServesOn: true, mutFormPush: true,
 	mutTakeAlive: true, mutEmptyStands: true, mutNoRank: true, mutMayGo: true, mutAckOld: true, mutAskingPaused: true,
-	mutStandsStill: true, mutStuckBack: true, mutBrokenSpeaks: true, mutSameNode: true,
+	mutStandsStill: true, mutBrokenSpeaks: true, mutSameNode: true,
 
 	mutStageDropped: true, mutInheritedShown: true, mutNoRepair: true, mutStartOtherID: true, mutCountInactive: true, mutForcedIgnored: true, mutReplyEarly: true,
 }
@@ -267,7 +267,7 @@ func writeFindings(t *testing.T, found []finding) {
 	}
 }
 
-const mutantScheduleSeeds = 20 // that a schedule has to find a mutant
+const mutantScheduleSeeds = 60 // that a schedule has to find a mutant
 
 // scheduleFor is the schedule that names a mutant; nil if none does.
 func scheduleFor(m mutant) *schedule {

@@ -329,19 +329,18 @@ func (s *state) onRecord(p *peer, m *recordMsg) {
 	s.post(p, a)
 }
 
-// saveRecord keeps record, moves, openings and promise in one write.
+// saveRecord keeps record, moves, openings and promise in one write. A record that is
+// known already may be known from a candidate, and what it opens is not.
 func (s *state) saveRecord(v *voterShard, p *peer, m *recordMsg) {
 	r := m.Record
-	again := v.record != nil && v.record.Epoch == r.Epoch && v.record.N == r.N && v.promised == r.Epoch
-	if again {
-		return
+	if v.record == nil || v.record.Epoch != r.Epoch || v.record.N != r.N || v.promised != r.Epoch {
+		v.promised, v.incarnation, v.record = r.Epoch, m.Sender, &r
+		s.votesChanged(r.Shard)
+		s.heardEpoch(r.Shard, r.Epoch.Number)
 	}
-	v.promised, v.incarnation, v.record = r.Epoch, m.Sender, &r
-	s.votesChanged(r.Shard)
-	s.heardEpoch(r.Shard, r.Epoch.Number)
 	m.Kept.each(func(slot Slot, a accepted) {
 		a.epoch = r.Epoch
-		if have := s.vote.accepted.at(slot); !a.less(have) {
+		if s.vote.accepted.at(slot).less(a) {
 			s.setAccepted(slot, a)
 		}
 	})

@@ -483,6 +483,24 @@ func TestRecordIsSavedInOneWrite(t *testing.T) {
 	x.b.flush()
 }
 
+// A record that a candidate has shown is known, and what it opens is not: that comes with
+// the RECORD, whose accept promises that it is kept.
+func TestRecordThatIsKnownIsKeptWithWhatItOpens(t *testing.T) {
+	t.Parallel()
+	x := newBallotBox(t)
+	m := x.record(10, 0)
+	m.Kept.add(4, accepted{x.c.shard(), 6, Epoch{}})
+	m.Opened = moveRuns{{5, 700, 5}}
+	x.promise(10, x.a)
+	r := m.Record
+	x.v.record = &r
+	require.Equal(t, "ACCEPT 10.0 lease 1000 ms", said(x.b.gets(x.a, m)))
+	require.Equal(t, accepted{x.c.shard(), 6, r.Epoch}, x.b.core.vote.accepted.at(4))
+	require.Equal(t, opening{5, r.Epoch}, x.b.core.vote.opened.at(700))
+	x.b.slowDisk = true
+	require.Equal(t, "ACCEPT 10.0 lease 1000 ms", said(x.b.gets(x.a, m)), "what is kept already waits for no disk")
+}
+
 // What a voter keeps of a slot is not taken back by an opening that knows less.
 func TestRecordDoesNotTakeBackNewerMoves(t *testing.T) {
 	t.Parallel()
