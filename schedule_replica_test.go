@@ -208,7 +208,7 @@ func replicaSchedules() []*schedule {
 			granted()
 			w.pass(w.nt)
 		}},
-		{"LV8: who is heard and gets no further with the log is waited for no more, until it has caught up", []mutant{mutStandsStill, mutStuckBack}, func(w *simWorld) {
+		{"LV8: who is heard and gets no further with the log is waited for no more, until it has caught up", []mutant{mutStandsStill}, func(w *simWorld) {
 			_, p, rs := w.shard(1, 3, 3, 2, 5, 6)
 			r := rs[0]
 			for way := hangBoth; way <= hangEntries && len(w.fails) == 0; way++ {
