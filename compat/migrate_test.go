@@ -125,7 +125,7 @@ func mustDo(t testing.TB, l *link, args ...string) reply {
 // migrateTo is MIGRATE of keys to an address.
 func migrateTo(addr string, keys []string, options ...string) []string {
 	host, port, _ := net.SplitHostPort(addr)
-	return slices.Concat([]string{"MIGRATE", host, port, "", "0", "20000"}, options, []string{"KEYS"}, keys)
+	return slices.Concat([]string{"MIGRATE", host, port, "", "0", "60000"}, options, []string{"KEYS"}, keys)
 }
 
 // state is values, digests and times of keys at a server.
@@ -273,6 +273,7 @@ func TestMigrateOfValuesLongerThanAnArgument(t *testing.T) {
 	strict := startTheirs(t, "--proto-max-bulk-len", "1mb")
 	oursAddr := startOurs(t)
 	theirs, ours := connect(t, redis.addr(), "2"), connect(t, oursAddr, "2")
+	theirs.patience, ours.patience = slowReply, slowReply                                                                   // 80 MB, where the race detector looks at each byte
 	mustDo(t, theirs, "EVAL", "for i = 1, 4 do redis.call('RPUSH', KEYS[1], string.rep(i, 20 * 2^20)) end", "1", "{t}list") // slotmesh takes 64 MiB
 	want := mustDo(t, theirs, "DEBUG", "DIGEST-VALUE", "{t}list").wire()
 	require.Equal(t, "OK", mustDo(t, theirs, migrateTo(oursAddr, []string{"{t}list"})...).text)
