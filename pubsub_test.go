@@ -109,6 +109,7 @@ func TestAMemberThatIsAwayMissesMessages(t *testing.T) {
 		publish("before")
 		synctest.Wait()
 		b.Close()
+		synctest.Wait() // a knows that the connection has ended
 		for i := range 10 {
 			publish(fmt.Sprint("lost ", i))
 		}
