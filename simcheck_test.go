@@ -1574,8 +1574,7 @@ func (g *simGroup) checkLV5() string {
 		if at, ok := all.past.shared(all.end, has.past, has.end); !ok || at != has.end || at+100 < all.end {
 			return fmt.Sprintf("LV5: %s is not where its primary %s is: %v of %v", n.name(), p.name(), has.position(), all.position())
 		}
-		// In a world of hundreds 12 NodeTimeouts of calm are not enough for that: why is not known yet.
-		if l := p.core.lead; len(g.nodes) <= 50 && l != nil && l.opened && !slices.Contains(l.inSync, n.core.member()) {
+		if l := p.core.lead; l != nil && l.opened && !slices.Contains(l.inSync, n.core.member()) {
 			return fmt.Sprintf("LV5: %s is not in sync with %s", n.name(), p.name())
 		}
 		return ""
