@@ -176,7 +176,8 @@ func (f *following) question(cluster uint64) *syncAsk {
 	return &syncAsk{cluster: cluster, shard: f.shard, store: facts.store, whole: facts.whole, end: f.r.log.end, past: slices.Clone(f.r.log.past)}
 }
 
-// read applies what comes. A primary that says nothing for a NodeTimeout has gone.
+// read applies what comes. A primary of which no byte comes for a NodeTimeout, or an
+// eighth less, has gone: see steadyConn.
 func (f *following) read(in *bufio.Reader) error {
 	for {
 		kind, payload, err := readFrame(in, feedLimits, nil)

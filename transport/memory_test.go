@@ -102,6 +102,41 @@ func TestMemoryHasAsManyPortsAsATCPHost(t *testing.T) {
 	listen(t, m, "another:0")
 }
 
+// A deadline counts as it was set last, whatever its timer was set to before.
+func TestMemoryDeadlinesArePutOffAndBroughtForward(t *testing.T) {
+	for name, after := range map[string][]time.Duration{ // deadlines set one after the other, 0: none; the last one counts
+		"put off":                   {10 * time.Second, 20 * time.Second},
+		"brought forward":           {20 * time.Second, 10 * time.Second},
+		"put off, and back":         {10 * time.Second, 20 * time.Second, 5 * time.Second},
+		"taken away, and set again": {10 * time.Second, 0, 15 * time.Second},
+		"set again behind its time": {-time.Second, 10 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := transport.NewMemory()
+				a, _ := pair(t, m, listen(t, m, "b"))
+				began := time.Now()
+				for _, d := range after {
+					var at time.Time
+					if d != 0 {
+						at = began.Add(d)
+					}
+					require.NoError(t, a.SetReadDeadline(at))
+				}
+				for range 2 { // it has passed for good
+					_, err := a.Read(make([]byte, 1))
+					require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+					require.Equal(t, after[len(after)-1], time.Since(began))
+				}
+				require.NoError(t, a.SetReadDeadline(time.Now().Add(time.Second)))
+				_, err := a.Read(make([]byte, 1))
+				require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+				require.Equal(t, after[len(after)-1]+time.Second, time.Since(began))
+			})
+		})
+	}
+}
+
 func TestMemoryWriterWaitsAtTheBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := transport.NewMemory()
