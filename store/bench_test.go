@@ -172,18 +172,31 @@ func BenchmarkScanPage(b *testing.B) {
 	}
 }
 
-func BenchmarkDropAMillion(b *testing.B) {
-	const n = 1_000_000
-	keys, _ := benchKeys(n)
-	zeros := make([]uint16, n)
-	for b.Loop() {
-		b.StopTimer()
-		s := store.NewMemory()
-		fill(b, s, keys, zeros)
-		b.StartTimer()
-		if err := s.Drop(0); err != nil {
-			b.Fatal(err)
-		}
+// Both take as long for many keys as for one.
+func BenchmarkLenAndDrop(b *testing.B) {
+	for _, n := range []int{1, 100_000} {
+		keys, _ := benchKeys(n)
+		slots := make([]uint16, n)
+		b.Run(fmt.Sprintf("len/keys=%d", n), func(b *testing.B) {
+			s := store.NewMemory()
+			fill(b, s, keys, slots)
+			for b.Loop() {
+				if got, err := s.Len(0); got != n || err != nil {
+					b.Fatal(got, err)
+				}
+			}
+		})
+		b.Run(fmt.Sprintf("drop/keys=%d", n), func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				s := store.NewMemory()
+				fill(b, s, keys, slots)
+				b.StartTimer()
+				if err := s.Drop(0); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }
 

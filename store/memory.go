@@ -29,22 +29,35 @@ func NewMemory() *Memory {
 }
 
 // Get implements [Store]. It does not allocate.
-func (m *Memory) Get(slot uint16, key, field string) (Entry, bool, error) {
+func (m *Memory) Get(slot uint16, key, field string) (got Entry, found bool, err error) {
+	if field == "" {
+		got.Value, got.Kind, got.ExpireAt, found, err = m.Head(slot, key)
+		return got, found, err
+	}
 	t, err := m.table(slot)
 	if t == nil {
-		return Entry{}, false, err
+		return got, false, err
+	}
+	if e := t.find(key); e != nil {
+		got.Value, found = e.field(field)
+	}
+	return got, found, nil
+}
+
+// Head is Get of a key's head, in parts: they stay in registers, where an [Entry],
+// which has more words than the compiler keeps there, is written to memory and copied
+// by every function that it passes. It does not allocate.
+func (m *Memory) Head(slot uint16, key string) (value []byte, kind byte, expireAt int64, found bool, err error) {
+	t, err := m.table(slot)
+	if t == nil {
+		return nil, 0, 0, false, err
 	}
 	e := t.find(key)
-	switch {
-	case e == nil:
-		return Entry{}, false, nil
-	case field != "":
-		value, ok := e.field(field)
-		return Entry{Value: value}, ok, nil
-	case !e.hasHead:
-		return Entry{}, false, nil
+	if e == nil || !e.hasHead {
+		return nil, 0, 0, false, nil
 	}
-	return e.head(), true, nil
+	value, kind, expireAt = e.headParts()
+	return value, kind, expireAt, true, nil
 }
 
 // Range implements [Store].

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"encoding/binary"
 	"hash/maphash"
 	"math"
 	"math/bits"
@@ -34,7 +35,7 @@ import (
 // a key is looked for along the array: that is one place in memory less to visit.
 type table struct {
 	// What a lookup needs comes first: 64 bytes, a cache line.
-	tags  [smallTable]uint8 // of the entries of a small table, so that one look finds the right one
+	tags  [smallTable]uint8 // the smallTag of the entries of a small table, so that one look finds the right one
 	heads []uint32          // a power of two of buckets, nil in a small table
 	first []entry           // the first chunk, as long as it has to be
 	len   int
@@ -88,6 +89,10 @@ func (t *table) hash(key string) uint64 { return maphash.String(t.seed, key) }
 
 // find returns the entry of a key, or nil. It is valid until the next change.
 func (t *table) find(key string) *entry {
+	if t.heads == nil {
+		_, e := t.lookAlong(key)
+		return e
+	}
 	_, e := t.lookup(key, t.hash(key))
 	return e
 }
@@ -106,7 +111,7 @@ func (t *table) collectionOf(key string) *entry {
 // lookup returns the entry of a key and its position, or nil.
 func (t *table) lookup(key string, hash uint64) (int, *entry) {
 	if t.heads == nil {
-		return t.lookAlong(key, hash)
+		return t.lookAlong(key)
 	}
 	i, e := t.lookInChain(t.heads, key, hash)
 	if e == nil && t.old != nil {
@@ -115,8 +120,8 @@ func (t *table) lookup(key string, hash uint64) (int, *entry) {
 	return i, e
 }
 
-func (t *table) lookAlong(key string, hash uint64) (int, *entry) {
-	tag := tagOf(hash)
+func (t *table) lookAlong(key string) (int, *entry) {
+	tag := smallTag(key)
 	for i := range t.first {
 		if t.tags[i&(smallTable-1)] == tag && t.first[i].name() == key {
 			return i, &t.first[i]
@@ -226,7 +231,7 @@ func (t *table) remove(key string) {
 // link puts the entry at position i, whose key has this hash, into its chain.
 func (t *table) link(i int, hash uint64) {
 	if t.heads == nil {
-		t.tags[i] = tagOf(hash)
+		t.tags[i] = smallTag(t.at(i).name())
 		return
 	}
 	head := &t.heads[hash&uint64(len(t.heads)-1)]
@@ -331,6 +336,21 @@ func (e *entry) is(key string, hash uint64) bool {
 	return e.tag == tagOf(hash) && e.name() == key
 }
 
+// smallTag is the tag of a key in a small table. It costs less than a hash, and looks at
+// the end of the key alone: anybody may choose keys that share it, of which there are
+// eight at most, to be compared one after the other.
+func smallTag(key string) uint8 {
+	var w uint64
+	if n := len(key); n >= 8 {
+		w = binary.LittleEndian.Uint64(unsafe.Slice(unsafe.StringData(key[n-8:]), 8))
+	} else {
+		for i := range n {
+			w = w<<8 | uint64(key[i])
+		}
+	}
+	return uint8(w * 0x9E3779B97F4A7C15 >> 56) // the upper bits of the product depend on all bytes
+}
+
 func tagOf(hash uint64) uint8 { return uint8(hash >> 56) }
 
 // name returns the key.
@@ -338,7 +358,13 @@ func (e *entry) name() string { return unsafe.String(e.key, e.keyLen) }
 
 // head returns the head, where hasHead says that there is one.
 func (e *entry) head() Entry {
-	return Entry{Value: unsafe.Slice(e.headValue(), e.valueLen), Kind: e.kind, ExpireAt: e.expireAt}
+	value, kind, at := e.headParts()
+	return Entry{Value: value, Kind: kind, ExpireAt: at}
+}
+
+// headParts is head in parts.
+func (e *entry) headParts() (value []byte, kind byte, expireAt int64) {
+	return unsafe.Slice(e.headValue(), e.valueLen), e.kind, e.expireAt
 }
 
 func (e *entry) headValue() *byte {

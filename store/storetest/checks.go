@@ -495,6 +495,57 @@ func checkDrop(t testing.TB, s store.Store) {
 	model{"k1": {"": {Value: []byte("again")}}}.compare(t, s, 1)
 }
 
+// checkDropAtOnce drops more than anybody removes on the way, and goes on at once:
+// nothing of before is seen any more, whoever frees it and when, and nothing of after
+// goes with it.
+func checkDropAtOnce(t testing.TB, s store.Store) {
+	const slot, n, each = 30, 5000, 50
+	key := func(i int) string { return fmt.Sprint("key:", i) }
+	wantGone := func() {
+		t.Helper()
+		if left, err := s.Len(slot); left != 0 || err != nil {
+			t.Fatalf("Len(%d) after Drop = %d, %v, want 0", slot, left, err)
+		}
+		if items := scanAll(t, s, slot, 1000, nil); len(items) > 0 {
+			t.Fatalf("Scan after Drop returned %d keys, the first %.64q", len(items), items[0].Key)
+		}
+		for i := range n {
+			wantNone(t, s, slot, key(i), "")
+		}
+		wantFields(t, s, slot, "hash", "", 1, false)
+	}
+	for _, round := range []string{"first", "second", "third"} {
+		for i := 0; i < n; i += each {
+			var ops []store.Op
+			for j := range each {
+				ops = append(ops, put(key(i+j), round), putField("hash", fmt.Sprint(i+j), round))
+			}
+			apply(t, s, slot, ops...)
+		}
+		wantLen(t, s, slot, n+1)
+		held, _, err := s.Get(slot, key(7), "")
+		if err != nil {
+			t.Fatalf("Get(%d, %q): %v", slot, key(7), err)
+		}
+		if err := s.Drop(slot); err != nil {
+			t.Fatalf("Drop(%d) = %v", slot, err)
+		}
+		wantGone()
+		after := model{}
+		for i := 0; i < n; i += each { // keys and fields that were there
+			ops := []store.Op{put(key(i), "after "+round), putField("hash", fmt.Sprint(i), "after "+round)}
+			apply(t, s, slot, ops...)
+			after.apply(ops)
+		}
+		after.compare(t, s, slot)
+		if string(held.Value) != round {
+			t.Errorf("a value that was read before Drop is %q, was %q", held.Value, round)
+		}
+		apply(t, s, slot, dropSlot())
+		wantGone()
+	}
+}
+
 func checkBig(t testing.TB, s store.Store) {
 	big := strings.Repeat("0123456789abcdef", 1<<18) // 4 MiB
 	apply(t, s, 20, put("big", big), putField("big", "f", big), putField("big", big[:65536], "a field of 64 KiB"))
@@ -545,6 +596,9 @@ func checkConcurrent(t testing.TB, s store.Store) {
 			for n := range 2000 {
 				lock.Lock()
 				err := s.Apply(slot, []store.Op{put("k", fmt.Sprint(n)), putField("h", "f", fmt.Sprint(n)), put(fmt.Sprint("k", n%64), "v")})
+				if n%100 == 50 {
+					readTogether(t, s, slot) // also where the readers get no turn beside the writer
+				}
 				if err == nil && n%500 == 499 {
 					err = s.Drop(slot)
 				}

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"runtime"
@@ -208,6 +209,14 @@ func TestASuiteFailsOnAStoreThatBreaksTheContract(t *testing.T) {
 			_ = s.Drop(slot + 1)
 			return s.Drop(slot)
 		}}, "drop empties a slot and no other"},
+		{"drop leaves the rest for later", broken{drop: func(s store.Store, slot uint16) error {
+			items, _, err := s.Scan(slot, 0, 1000)
+			for _, it := range items {
+				err = errors.Join(err, s.Apply(slot, []store.Op{{Code: store.OpDeleteKey, Key: it.Key}}))
+			}
+			return err
+		}}, "drop detaches at once"},
+		{"what is dropped is removed later, by its name", removedLater(), "drop detaches at once"},
 		{"a long value is cut", broken{apply: each(func(op store.Op) store.Op {
 			op.Value = op.Value[:min(len(op.Value), 1<<20)]
 			return op
@@ -242,6 +251,27 @@ func TestASuiteFailsOnAStoreThatBreaksTheContract(t *testing.T) {
 			}
 		})
 	}
+}
+
+// removedLater returns a store that forgets dropped keys at once and frees them with
+// the changes that follow, one with each: by then the name may be another one's.
+func removedLater() broken {
+	var later []string
+	drop := func(s store.Store, slot uint16) error {
+		items, _, err := s.Scan(slot, 0, 0)
+		for _, it := range items {
+			later = append(later, it.Key)
+		}
+		return errors.Join(err, s.Drop(slot))
+	}
+	return broken{drop: drop, apply: func(s store.Store, slot uint16, ops []store.Op) error {
+		if err := s.Apply(slot, ops); err != nil || len(later) == 0 {
+			return err
+		}
+		key := later[0]
+		later = later[1:]
+		return s.Apply(slot, []store.Op{{Code: store.OpDeleteKey, Key: key}})
+	}}
 }
 
 // roomBehind returns a Get that hands every value out of one array, so that an
