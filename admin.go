@@ -319,7 +319,7 @@ func (n *node) moveFrom(ctx context.Context, owner NodeID, slots SlotSet, to Nod
 	if end, ok := ctx.Deadline(); ok {
 		ms = max(1, time.Until(end).Milliseconds())
 	}
-	p, err := conn.call(ctx, &request{op: opHandOff, args: [][]byte{[]byte(slots.String()), to[:], strconv.AppendInt(nil, ms, 10)}})
+	p, err := conn.call(ctx, &request{op: opHandOff, args: [][]byte{[]byte(slots.String()), to[:], strconv.AppendInt(nil, ms, 10)}}, time.Time{})
 	switch {
 	case errors.Is(err, errNotSent):
 		return failed(NotExecuted, err)

@@ -190,7 +190,8 @@ const (
 	beatBehind                          // the voter lacks the receiver's promise or record
 	beatAnswerNow                       // answer at once
 	beatStopped                         // the sender has answered a STOP, or has not saved yet what its digest says of the members
-	allBeatFlags  = beatStopped<<1 - 1
+	beatHangs                           // a save of the sender is under way, and none has completed for a NodeTimeout
+	allBeatFlags  = beatHangs<<1 - 1
 )
 
 // failMsg tells whom a voter finds silent, at each change. A lost one is repaired
@@ -241,7 +242,7 @@ const (
 	whySilence  why = iota // no leased primary is heard, or the primary stands again
 	whyConsent             // plain failover: the primary has agreed
 	whyForce               // an operator's FORCE: waits for no lease, serves late
-	whyOperator            // D9: somebody else gives the shard's slots away
+	whyOperator            // R9: somebody else gives the shard's slots away
 	whyUnclean             // no in-sync member is left
 	numWhys
 )

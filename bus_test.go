@@ -95,7 +95,7 @@ func TestMessagesThatNoNodeSendsAreRefused(t *testing.T) {
 		{"a FORWARDED that ends the line", &forwardedMsg{Error: commandError{codeInvalid, "no\r\n+OK", false}}, "text of 7 bytes"},
 		{"a STAGED that ends the line", &stagedMsg{Error: "no\r\n+OK"}, "error of 7 bytes"},
 
-		{"a flag of a heartbeat to come", &heartbeat{Flags: allBeatFlags + 1}, "flags 0x100"},
+		{"a flag of a heartbeat to come", &heartbeat{Flags: allBeatFlags + 1}, "flags 0x200"},
 		{"a digest that asks with 63 buckets", &digestMsg{Table: make([]uint64, 63), Peers: make([]uint64, 64)}, "63 and 64 buckets, expected 64"},
 		{"a digest that answers with buckets", &digestMsg{Answer: true, Table: make([]uint64, 64)}, "64 and 0 buckets, expected 0"},
 

@@ -90,8 +90,10 @@ func (s *shards) allWell(primaries, members int) {
 		led := 0
 		for i := range s.nodes {
 			st := s.at(i).Status()
-			own := s.at(i).Table().Slots(st.Node)
-			if st.OK && st.Replication.Leads && len(st.Replication.InSync) == members && !own.Empty() {
+			if !st.OK || !st.Replication.Leads || len(st.Replication.InSync) != members {
+				continue
+			}
+			if own := s.at(i).Table().Slots(st.Node); !own.Empty() { // the dear part, last
 				led++
 			}
 		}

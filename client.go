@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"sync/atomic"
 	"time"
+	"unsafe"
 )
 
 // Client calls keys of the cluster from a member of it: in process where the
@@ -68,7 +69,7 @@ func (c *Client) Get(ctx context.Context, key string) ([]byte, error) {
 			return value, nil
 		}
 	}
-	return c.call(ctx, &request{op: opGet, args: [][]byte{[]byte(key)}}, key)
+	return c.call(ctx, newOneArg(opGet, unsafe.Slice(unsafe.StringData(key), len(key))), key) // nobody changes an argument
 }
 
 // Set stores a plain value under a key, in place of what was there, for good.
@@ -164,9 +165,8 @@ func (c *Client) call(ctx context.Context, q *request, key string) ([]byte, erro
 		return value, err
 	}
 	if _, ok := ctx.Deadline(); !ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, defaultLimit*n.cfg.NodeTimeout)
-		defer cancel()
+		a.until = time.Now().Add(defaultLimit * n.cfg.NodeTimeout)
+		defer a.release()
 	}
 	for {
 		value, again, err := a.once(ctx)
@@ -176,8 +176,8 @@ func (c *Client) call(ctx context.Context, q *request, key string) ([]byte, erro
 		if n.engine.closed.Load() {
 			return nil, q.failed(a.node, NotExecuted, ErrClosed)
 		}
-		if ctx.Err() != nil {
-			return nil, q.failed(a.node, NotExecuted, a.over(ctx))
+		if err := a.over(ctx); err != nil {
+			return nil, q.failed(a.node, NotExecuted, err)
 		}
 	}
 }
@@ -192,16 +192,27 @@ func (c *Client) check(ctx context.Context, q *request, key string) error {
 		return tooLong("key", len(key), e.maxKey)
 	}
 	total := 0
-	for _, a := range q.args {
+	for i, a := range q.args {
 		total += len(a)
 		if len(a) > e.maxValue && len(a) > e.maxKey {
-			return tooLong("argument", len(a), e.maxValue)
+			return tooLong(q.argName(i), len(a), e.maxValue)
 		}
 	}
 	if limit := e.bytesMax(); total > limit {
 		return tooLong("arguments", total, limit)
 	}
 	return nil
+}
+
+// argName is what the caller knows argument i as.
+func (q *request) argName(i int) string {
+	switch {
+	case q.op == opDo:
+		return fmt.Sprintf("argument %d", i+1)
+	case q.op == opCompareAndSwap && i == 2:
+		return "old value"
+	}
+	return "value"
 }
 
 func (q *request) failed(node NodeID, o Outcome, err error) error {
@@ -230,12 +241,35 @@ type attempt struct {
 	redirects int
 	backoff   time.Duration
 	last      error
+
+	until   time.Time       // when it is given up; zero: when its context says
+	limited context.Context // its context until then; nil: nothing has asked for it
+	cancel  context.CancelFunc
+}
+
+// limit is the context of a call, with the limit of one that came without. Most calls
+// end without it: it takes a timer, and six allocations.
+func (a *attempt) limit(ctx context.Context) context.Context {
+	if a.until.IsZero() {
+		return ctx
+	}
+	if a.limited == nil {
+		a.limited, a.cancel = context.WithDeadline(ctx, a.until)
+	}
+	return a.limited
+}
+
+// release lets go of what limit has made.
+func (a *attempt) release() {
+	if a.cancel != nil {
+		a.cancel()
+	}
 }
 
 // here is the usual case, without a timer: the slot is served in this process.
 func (a *attempt) here(ctx context.Context) (value []byte, done bool, err error) {
 	n := a.c.n
-	if c := n.engine.cell(a.q.slot); c == nil {
+	if c := n.engine.cell(a.q.slot); c == nil || c.closed() && c.mark.Load() == nil {
 		return nil, false, nil
 	}
 	value, ran, err := n.engine.runOp(ctx, a.q, waitLock)
@@ -251,9 +285,9 @@ func (a *attempt) here(ctx context.Context) (value []byte, done bool, err error)
 // elsewhere reports whether err says that another node, or a later attempt, may
 // do better.
 func elsewhere(err error) bool {
-	var moved *MovedError
-	var ask *AskError
-	return errors.As(err, &moved) || errors.As(err, &ask) || errors.Is(err, ErrTryAgain) || errors.Is(err, ErrClusterDown)
+	_, moved := errors.AsType[*MovedError](err)
+	_, ask := errors.AsType[*AskError](err)
+	return moved || ask || errors.Is(err, ErrTryAgain) || errors.Is(err, ErrClusterDown)
 }
 
 // outcomeOf is the outcome of a call that has failed.
@@ -274,7 +308,7 @@ func (a *attempt) once(ctx context.Context) (value []byte, again bool, err error
 	var o Outcome
 	if self {
 		var ran bool
-		value, ran, err = n.engine.runOp(ctx, a.q, waitHold)
+		value, ran, err = n.engine.runOp(a.limit(ctx), a.q, waitHold)
 		o = outcomeOf(ran)
 		a.c.wrote(a.q)
 	} else {
@@ -305,11 +339,13 @@ func (a *attempt) target() (owner NodeInfo, self bool) {
 // remote sends the request to another node.
 func (a *attempt) remote(ctx context.Context, owner NodeInfo) (value []byte, o Outcome, err error) {
 	a.c.stats.remote.Add(1)
-	conn, err := a.c.n.data.get(ctx, owner)
-	if err != nil {
-		return nil, NotExecuted, &remoteError{err.Error(), ErrTryAgain}
+	conn := a.c.n.data.ready(owner.ID)
+	if conn == nil {
+		if conn, err = a.c.n.data.get(a.limit(ctx), owner); err != nil {
+			return nil, NotExecuted, &remoteError{err.Error(), ErrTryAgain}
+		}
 	}
-	p, err := conn.call(ctx, a.q)
+	p, err := conn.call(ctx, a.q, a.until)
 	switch {
 	case errors.Is(err, errNotSent):
 		return nil, NotExecuted, &remoteError{"the connection to " + owner.ID.short() + " has ended", ErrTryAgain}
@@ -326,16 +362,17 @@ func (a *attempt) remote(ctx context.Context, owner NodeInfo) (value []byte, o O
 
 // judge says what an answer means for the call.
 func (a *attempt) judge(ctx context.Context, value []byte, o Outcome, err error) ([]byte, bool, error) {
-	var moved *MovedError
-	var ask *AskError
-	switch {
-	case err == nil:
+	if err == nil {
 		return value, false, nil
+	}
+	moved, isMoved := errors.AsType[*MovedError](err)
+	ask, isAsk := errors.AsType[*AskError](err)
+	switch {
 	case a.q.op == opGet && errors.Is(err, ErrNotFound):
 		return nil, false, ErrNotFound
 	case o != NotExecuted && !a.q.repeatable(&a.c.n.engine):
 		return nil, false, a.q.failed(a.node, o, err)
-	case errors.As(err, &moved):
+	case isMoved:
 		if a.node != a.c.n.ID() {
 			a.c.stats.moved.Add(1)
 		}
@@ -344,7 +381,7 @@ func (a *attempt) judge(ctx context.Context, value []byte, o Outcome, err error)
 			return nil, true, nil
 		}
 		return nil, true, a.pause(ctx, err)
-	case errors.As(err, &ask):
+	case isAsk:
 		a.c.stats.asked.Add(1)
 		if a.redirects++; a.redirects%redirectsMax != 0 {
 			a.to, a.asking = ask.Node, true
@@ -357,12 +394,16 @@ func (a *attempt) judge(ctx context.Context, value []byte, o Outcome, err error)
 	return nil, false, a.q.failed(a.node, NotExecuted, err)
 }
 
-// over is the error of a call whose context is over before it has happened.
+// over is the error of a call whose time is over before it has happened, or nil.
 func (a *attempt) over(ctx context.Context) error {
-	if a.last == nil {
-		return ctx.Err()
+	err := ctx.Err()
+	if err == nil && !a.until.IsZero() && !time.Now().Before(a.until) {
+		err = context.DeadlineExceeded
 	}
-	return fmt.Errorf("%w, after: %w", ctx.Err(), a.last)
+	if err == nil || a.last == nil {
+		return err
+	}
+	return fmt.Errorf("%w, after: %w", err, a.last)
 }
 
 // pause waits a while before the next attempt: longer each time, and at random,
@@ -376,7 +417,7 @@ func (a *attempt) pause(ctx context.Context, err error) error {
 	defer t.Stop()
 	select {
 	case <-t.C:
-	case <-ctx.Done():
+	case <-a.limit(ctx).Done():
 	case <-a.c.n.ctx.Done():
 	}
 	return nil

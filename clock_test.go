@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// D7: a machine that has slept finds its lease over with the first reply, not when
+// R7: a machine that has slept finds its lease over with the first reply, not when
 // the run loop looks next.
 func TestAReplyFindsThatTheMachineHasSlept(t *testing.T) {
 	t.Parallel()

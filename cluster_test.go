@@ -13,6 +13,7 @@ import (
 
 	"github.com/slotmesh/slotmesh"
 	"github.com/slotmesh/slotmesh/internal/loopback"
+	"github.com/slotmesh/slotmesh/internal/racing"
 	"github.com/slotmesh/slotmesh/store"
 	"github.com/slotmesh/slotmesh/transport"
 	"github.com/stretchr/testify/require"
@@ -53,7 +54,7 @@ func TestCallsAreCountedOnceWhileSlotsMoveBackAndForth(t *testing.T) {
 		nodes := form(t, transport.NewMemory(), 3, slotmesh.Config{NodeTimeout: nt})
 		defer closeAll(nodes...)
 		ctx, stop := context.WithCancel(t.Context())
-		const keys = 64
+		keys := racing.Fewer(64, 24)
 		var wg sync.WaitGroup
 		counts := make([]int, keys)
 		for i := range keys {
@@ -448,10 +449,16 @@ func TestCompareAndSwap(t *testing.T) {
 	})
 }
 
+func do(ctx context.Context, c *slotmesh.Client, name string, args ...[]byte) error {
+	_, err := c.Do(ctx, name, args...)
+	return err
+}
+
 func TestCallsWithBadArguments(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		n, err := slotmesh.Start(t.Context(), slotmesh.Config{MaxKey: 16, MaxValue: 64})
+		echo := slotmesh.Command{Name: "echo", Run: func(_ *slotmesh.Tx, args [][]byte) ([]byte, error) { return args[0], nil }}
+		n, err := slotmesh.Start(t.Context(), slotmesh.Config{MaxKey: 16, MaxValue: 64, Commands: []slotmesh.Command{echo}})
 		require.NoError(t, err)
 		defer n.Close()
 		c, ctx := n.Client(), t.Context()
@@ -459,10 +466,16 @@ func TestCallsWithBadArguments(t *testing.T) {
 		cancel()
 		long := strings.Repeat("k", 17)
 		for name, err := range map[string]error{
-			"key of 17 bytes, expected at most 16":    c.Set(ctx, long, nil),
-			"context canceled":                        c.Set(over, "k", nil),
-			"65 bytes, expected at most 64":           c.Set(ctx, "k", make([]byte, 65)),
-			"time to live 0s, expected at least 1 ms": c.SetFor(ctx, "k", nil, 0),
+			"key of 17 bytes, expected at most 16":        c.Set(ctx, long, nil),
+			"context canceled":                            c.Set(over, "k", nil),
+			": value of 65 bytes, expected at most 64":    c.Set(ctx, "k", make([]byte, 65)),
+			": value of 66 bytes, expected at most 64":    c.CompareAndSwap(ctx, "k", nil, make([]byte, 66)),
+			"old value of 67 bytes, expected at most 64":  c.CompareAndSwap(ctx, "k", make([]byte, 67), nil),
+			"argument 2 of 68 bytes, expected at most 64": do(ctx, c, "echo", []byte("k"), make([]byte, 68)),
+			"time to live 0s, expected at least 1 ms":     c.SetFor(ctx, "k", nil, 0),
+			"slot 16384, expected 0-16383":                n.Admin().SetSlotStable(ctx, slotmesh.NumSlots),
+			"slot 16385, expected 0-16383":                n.Admin().SetSlotMigrating(ctx, slotmesh.NumSlots+1, n.ID()),
+			"slot 16386, expected 0-16383":                n.Admin().SetSlotImporting(ctx, slotmesh.NumSlots+2, n.ID()),
 		} {
 			if err == nil || !strings.Contains(err.Error(), name) {
 				t.Errorf("%v, want %q", err, name)
@@ -486,13 +499,15 @@ func TestEveryProblemOfAConfigIsNamed(t *testing.T) {
 		c    slotmesh.Config
 		want []string
 	}{
-		{"limits", slotmesh.Config{NodeTimeout: time.Millisecond, MaxVoters: 4, MaxKey: -1, MaxValue: 1 << 40, Host: "a b"},
-			[]string{"NodeTimeout is 1ms, expected 250ms", "MaxVoters is 4, expected an odd number", "MaxKey is -1", "MaxValue is 1099511627776", `Host is "a b"`}},
+		{"limits", slotmesh.Config{NodeTimeout: time.Millisecond, MaxVoters: 4, MaxKey: -1, MaxValue: 1<<31 - 1, Host: "a b"},
+			[]string{"NodeTimeout is 1ms, expected 250ms", "MaxVoters is 4, expected an odd number", "MaxKey is -1", "MaxValue is 2147483647", `Host is "a b"`}},
 		{"company without a port", slotmesh.Config{Join: true}, []string{`Addr is "", expected an address`}},
 		{"address", slotmesh.Config{Addr: "nowhere"}, []string{`Config.Addr`, `"nowhere"`, "host:port"}},
 		{"in the clear", slotmesh.Config{Addr: "10.1.2.3:7000"}, []string{"Insecure"}},
 		{"seeds", slotmesh.Config{Addr: "127.0.0.1:0", Primaries: 3}, []string{"Seeds is empty"}},
 		{"seed", slotmesh.Config{Addr: "127.0.0.1:0", Seeds: []string{"a:b:c"}}, []string{"Config.Seeds", "a:b:c"}},
+		{"an empty seed", slotmesh.Config{Addr: "127.0.0.1:0", Seeds: []string{"127.0.0.1:1", ""}}, []string{`Config.Seeds[1] is "", expected the address of a node`}},
+		{"an empty seed, no TCP", slotmesh.Config{Addr: "a", Seeds: []string{""}, Transport: transport.NewMemory()}, []string{`Config.Seeds[0] is "", expected the address of a node`}},
 		{"number and hand", slotmesh.Config{Addr: "127.0.0.1:0", Primaries: 1, Join: true}, []string{"Join is true"}},
 		{"replicas", slotmesh.Config{Replicas: 1, AckReplicas: 1, Backlog: -1, ReplicaStaleness: 1},
 			[]string{"Replicas is 1, expected 0 where Primaries is 0", "Backlog is -1", "ReplicaStaleness is 1ns, expected at least 1.5s"}},
@@ -663,7 +678,7 @@ func TestThreeNodesOverTCP(t *testing.T) {
 // A command may compute for long, as a script does: its slot waits, the node does
 // not. Real time: what waits for a lock does not count as asleep in fake time.
 func TestASlowCommandStallsItsSlotAlone(t *testing.T) {
-	const nt = 300 * time.Millisecond
+	nt := time.Duration(racing.Fewer(300, 1500)) * time.Millisecond // real time, of which the detector takes much
 	nodes := form(t, transport.NewMemory(), 3, slotmesh.Config{NodeTimeout: nt})
 	defer closeAll(nodes...)
 	slow := keyAt(nodes[0])
@@ -675,12 +690,14 @@ func TestASlowCommandStallsItsSlotAlone(t *testing.T) {
 			other = k
 		}
 	}
-	running, release := make(chan struct{}), make(chan struct{})
+	running, released := make(chan struct{}), make(chan struct{})
+	release := sync.OnceFunc(func() { close(released) })
+	defer release() // the nodes close once it has ended
 	result := make(chan error, 1)
 	go func() {
 		result <- nodes[0].Execute(t.Context(), slotmesh.Request{Keys: []string{slow}}, func(tx *slotmesh.Tx) error {
 			close(running)
-			<-release
+			<-released
 			return tx.Put(slow, []byte("slow"))
 		})
 	}()
@@ -697,7 +714,7 @@ func TestASlowCommandStallsItsSlotAlone(t *testing.T) {
 			}
 		}
 	}
-	close(release)
+	release()
 	require.NoError(t, <-result)
 	require.NoError(t, <-moved)
 	v, err := nodes[2].Client().Get(t.Context(), slow)
@@ -712,7 +729,7 @@ func TestASlowCommandStallsItsSlotAlone(t *testing.T) {
 // link to the new.
 func TestANodeAtTheAddressOfAnotherHearsEverybody(t *testing.T) {
 	t.Parallel()
-	for round := range 8 {
+	for round := range racing.Fewer(8, 2) {
 		synctest.Test(t, func(t *testing.T) {
 			mem := transport.NewMemory()
 			nodes := form(t, mem, 3, slotmesh.Config{NodeTimeout: nt})

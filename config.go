@@ -288,7 +288,11 @@ func (c *Config) validateAddrs(bad func(field string, value any, expected string
 			errs = append(errs, fmt.Errorf("slotmesh: Config.ClientAddr: %w", err))
 		}
 	}
-	for _, s := range c.Seeds {
+	for i, s := range c.Seeds {
+		if s == "" {
+			bad(fmt.Sprintf("Seeds[%d]", i), `""`, "the address of a node")
+			continue
+		}
 		check("Seeds", s, transport.CheckDialAddr)
 	}
 	if tcp && !c.Insecure && !transport.IsLoopback(c.Addr) && !transport.Secure(c.Transport) {

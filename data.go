@@ -38,6 +38,7 @@ type dataConns struct {
 	n      *node
 	mu     sync.Mutex // guards what follows
 	conns  map[NodeID]*dataConn
+	waits  sync.Pool            // of *dataCall, of calls that have been answered
 	dials  map[NodeID]*dataDial // under way, or failed just now
 	closed bool
 }
@@ -62,6 +63,16 @@ func (d *dataConns) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.closed = true
+}
+
+// ready returns the connection to a node, or nil where get would have to dial.
+func (d *dataConns) ready(to NodeID) *dataConn {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if c := d.conns[to]; c != nil && !d.closed && !c.ended() {
+		return c
+	}
+	return nil
 }
 
 // get returns a connection to a node, dialing if there is none.
@@ -146,7 +157,7 @@ func (d *dataConns) open(to NodeInfo) (*dataConn, error) {
 		d.n.hangUp(conn)
 		return nil, err
 	}
-	c := &dataConn{n: d.n, conn: &steadyConn{Conn: conn}, tracked: conn, peer: to.ID, calls: map[uint64]chan *response{}, wake: make(chan struct{}, 1),
+	c := &dataConn{n: d.n, conn: &steadyConn{Conn: conn}, tracked: conn, peer: to.ID, calls: map[uint64]*dataCall{}, wake: make(chan struct{}, 1),
 		over: make(chan struct{}), used: time.Now()}
 	c.conn.heard.Store(time.Now().UnixNano())
 	d.n.wg.Go(c.write)
@@ -197,7 +208,7 @@ type dataConn struct {
 	over    chan struct{} // closed when the connection has ended
 
 	mu     sync.Mutex // guards what follows
-	calls  map[uint64]chan *response
+	calls  map[uint64]*dataCall
 	nextID uint64
 	buf    []byte
 	room   chan struct{} // closed when the buffer is empty; nil: nobody waits for it
@@ -217,37 +228,84 @@ func (c *dataConn) ended() bool {
 	return c.err != nil
 }
 
-// call sends a request and waits for its answer. The error says whether the
-// request has left: errNotSent or not.
-func (c *dataConn) call(ctx context.Context, q *request) (*response, error) {
-	reply := make(chan *response, 1)
-	if err := c.reserve(ctx, q.size()); err != nil {
-		return nil, err
+// dataCall is a call that waits for its answer. Once it has it, nobody else knows of it:
+// the next call takes it up again. One that is given up, or hangs up, is not used again,
+// for its answer may still come.
+type dataCall struct {
+	done   chan bool // true: answer is there; false: the connection has ended. Room for one, so that nobody waits for the caller
+	answer response
+	timer  *time.Timer // of a call with a limit of its own; nil: there was none yet
+}
+
+// newCall returns a call that nobody knows of, and what tells that its limit is over:
+// nothing, where that is zero.
+func (d *dataConns) newCall(until time.Time) (*dataCall, <-chan time.Time) {
+	call, _ := d.waits.Get().(*dataCall)
+	if call == nil {
+		call = &dataCall{done: make(chan bool, 1)}
 	}
+	if until.IsZero() {
+		return call, nil
+	}
+	if left := time.Until(until); call.timer == nil {
+		call.timer = time.NewTimer(left)
+	} else {
+		call.timer.Reset(left)
+	}
+	return call, call.timer.C
+}
+
+// finish takes the answer of a call, which the next one may take up then.
+func (d *dataConns) finish(call *dataCall) response {
+	p := call.answer
+	call.answer = response{}
+	call.stop()
+	d.waits.Put(call)
+	return p
+}
+
+func (call *dataCall) stop() {
+	if call.timer != nil {
+		call.timer.Stop()
+	}
+}
+
+// call sends a request and waits for its answer, until a time if that is not zero. The
+// error says whether the request has left: errNotSent or not.
+func (c *dataConn) call(ctx context.Context, q *request, until time.Time) (response, error) {
+	if err := c.reserve(ctx, q.size(), until); err != nil {
+		return response{}, err
+	}
+	call, over := c.n.data.newCall(until)
 	c.nextID++
 	q.id, q.cluster = c.nextID, clusterTag(c.n.who.Load())
-	c.calls[q.id] = reply
+	c.calls[q.id] = call
 	c.used = time.Now()
 	c.buf = appendFrameOf(c.buf, frameRequest, q.append)
 	c.mu.Unlock()
 	signal(c.wake)
+	var err error
 	select {
-	case r := <-reply:
-		if r == nil {
-			return nil, errHungUp
+	case answered := <-call.done:
+		if answered {
+			return c.n.data.finish(call), nil
 		}
-		return r, nil
+		err = errHungUp
 	case <-ctx.Done():
-		c.mu.Lock()
-		delete(c.calls, q.id)
-		c.mu.Unlock()
-		return nil, ctx.Err()
+		err = ctx.Err()
+	case <-over:
+		err = context.DeadlineExceeded
 	}
+	call.stop()
+	c.mu.Lock()
+	delete(c.calls, q.id)
+	c.mu.Unlock()
+	return response{}, err
 }
 
-// reserve waits for room in the buffer and returns with c.mu held, unless it
-// fails.
-func (c *dataConn) reserve(ctx context.Context, size int) error {
+// reserve waits for room in the buffer, until a time if that is not zero, and returns
+// with c.mu held, unless it fails.
+func (c *dataConn) reserve(ctx context.Context, size int, until time.Time) error {
 	for {
 		c.mu.Lock()
 		if c.err != nil {
@@ -262,6 +320,12 @@ func (c *dataConn) reserve(ctx context.Context, size int) error {
 		}
 		room := c.room
 		c.mu.Unlock()
+		if !until.IsZero() {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithDeadline(ctx, until)
+			defer cancel() // once: the limit is in ctx from here on
+			until = time.Time{}
+		}
 		select {
 		case <-room:
 		case <-c.over:
@@ -273,7 +337,7 @@ func (c *dataConn) reserve(ctx context.Context, size int) error {
 
 // send queues a frame of a hand-over.
 func (c *dataConn) send(ctx context.Context, kind byte, size int, add func([]byte) []byte) error {
-	if err := c.reserve(ctx, size); err != nil {
+	if err := c.reserve(ctx, size, time.Time{}); err != nil {
 		return err
 	}
 	c.used = time.Now()
@@ -384,7 +448,7 @@ func (c *dataConn) addPing() {
 
 // pass waits until the other side has read all that was sent so far.
 func (c *dataConn) pass(ctx context.Context) error {
-	if err := c.reserve(ctx, frameHeader); err != nil {
+	if err := c.reserve(ctx, frameHeader, time.Time{}); err != nil {
 		return err
 	}
 	c.used = time.Now()
@@ -457,11 +521,12 @@ func (c *dataConn) tooLarge(kind byte, beginning []byte, size int) error {
 
 func (c *dataConn) answered(p *response) {
 	c.mu.Lock()
-	reply := c.calls[p.id]
+	call := c.calls[p.id]
 	delete(c.calls, p.id)
 	c.mu.Unlock()
-	if reply != nil {
-		reply <- p
+	if call != nil {
+		call.answer = *p
+		call.done <- true
 	}
 }
 
@@ -472,7 +537,7 @@ func (c *dataConn) handle(kind byte, payload []byte) error {
 		if err != nil {
 			return err
 		}
-		c.answered(p)
+		c.answered(&p)
 	case framePong:
 		c.ponged()
 	case frameDataDone:
@@ -505,8 +570,8 @@ func (c *dataConn) end(err error) {
 	close(c.over)
 	c.n.hangUp(c.tracked)
 	c.n.data.forget(c)
-	for _, reply := range calls {
-		reply <- nil
+	for _, call := range calls {
+		call.done <- false
 	}
 	for _, end := range ends {
 		end <- nil
@@ -561,11 +626,11 @@ func nextFrame(r *bufio.Reader, limits frameLimits) (kind byte, payload []byte, 
 	}
 	length := int64(binary.BigEndian.Uint32(header))
 	kind = header[4]
+	_, _ = r.Discard(frameHeader)
 	if limit := int64(limits(kind)); limit == 0 || length+4 <= limit || length+4 > frameLargest {
-		kind, payload, err = readFrame(r, limits, nil)
+		payload, err = readPayload(r, kind, uint32(length), limits, nil)
 		return kind, payload, 0, err
 	}
-	_, _ = r.Discard(frameHeader)
 	payload = make([]byte, min(length-1, frameBeginning))
 	if _, err = io.ReadFull(r, payload); err == nil {
 		_, err = r.Discard(int(length) - 1 - len(payload))

@@ -232,18 +232,54 @@ func TestWhatAnotherClusterAsksIsNotRun(t *testing.T) {
 		stranger := ClusterID{1}
 		for name, who := range map[string]*sender{"another cluster": {Cluster: stranger}, "none": {}} {
 			q := &request{id: 77, op: opSet, cluster: clusterTag(who), slot: KeySlot(key), args: [][]byte{[]byte(key), []byte("x"), []byte("0")}}
-			reply := make(chan *response, 1)
+			call, _ := nodes[0].data.newCall(time.Time{})
 			conn.mu.Lock()
-			conn.calls[77] = reply
+			conn.calls[77] = call
 			conn.buf = appendFrameOf(conn.buf, frameRequest, q.append)
 			conn.mu.Unlock()
 			signal(conn.wake)
-			p := <-reply
+			require.True(t, <-call.done)
+			p := nodes[0].data.finish(call)
 			require.Equal(t, statusTryAgain, p.status, name)
 			require.Equal(t, NotExecuted, p.outcome, name)
 		}
 		_, err = nodes[1].Client().Get(t.Context(), key)
 		require.ErrorIs(t, err, ErrNotFound)
+	})
+}
+
+// A call without a deadline ends after 10 NodeTimeouts. What it waited with serves the
+// next call, but not before its answer has come: that is nobody else's.
+func TestACallThatIsGivenUpLeavesItsAnswerToNobody(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		goOn := make(chan struct{})
+		run := func(_ *Tx, args [][]byte) ([]byte, error) { <-goOn; return args[0], nil }
+		nodes := formNodes(t, newFaults(t), 2, Config{Commands: []Command{{Name: "write", Run: run}, {Name: "read", ReadOnly: true, Run: run}}})
+		c, quick := nodes[0].Client(), keyOf(nodes[1], 2)
+		require.NoError(t, c.Set(t.Context(), quick, []byte("quick")))
+		for i, row := range []struct {
+			command string
+			outcome Outcome
+		}{
+			{"write", Unknown},
+			{"read", NotExecuted},
+		} {
+			began := time.Now()
+			_, err := c.Do(t.Context(), row.command, []byte(keyOf(nodes[1], i)))
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.Equal(t, defaultLimit*driverNT, time.Since(began))
+			var op *OpError
+			require.ErrorAs(t, err, &op)
+			require.Equal(t, row.outcome, op.Outcome)
+		}
+		close(goOn)
+		for range 5 {
+			v, err := c.Get(t.Context(), quick)
+			require.NoError(t, err)
+			require.Equal(t, "quick", string(v))
+			synctest.Wait() // a late answer may have come
+		}
 	})
 }
 

@@ -1,9 +1,11 @@
 package slotmesh
 
 import (
+	"bytes"
 	"go/ast"
 	"go/parser"
 	gotoken "go/token"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -30,7 +32,8 @@ func TestTheProgramOfTheReadmeRuns(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), goTool, "run", file) // from here, so that it imports this tree
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	require.Equal(t, "alice <nil>\n", string(out))
+	require.Equal(t, "alice <nil> <nil>\n", string(out))
+	require.LessOrEqual(t, bytes.Count(block[1], []byte("\n")), 20, "lines that one reads at a glance")
 }
 
 // The tables of files in ARCHITECTURE name every file of the tree once, and none
@@ -43,9 +46,14 @@ func TestArchitectureListsTheFilesOfTheTree(t *testing.T) {
 	section, _, _ = strings.Cut(section, "\n## ")
 	root, resp, found := strings.Cut(section, "package `resp`")
 	require.True(t, found)
-	for dir, table := range map[string]string{".": root, "resp": resp} {
+	resp, others, found := strings.Cut(resp, "And the other packages:")
+	require.True(t, found)
+	for dir, table := range map[string]struct {
+		text  string
+		files []string
+	}{".": {root, sources(t, ".")}, "resp": {resp, sources(t, "resp")}, "the other packages": {others, otherSources(t)}} {
 		var listed []string
-		for _, row := range strings.Split(table, "\n") {
+		for _, row := range strings.Split(table.text, "\n") {
 			cells := strings.Split(row, "|")
 			if len(cells) != 4 {
 				continue
@@ -56,7 +64,7 @@ func TestArchitectureListsTheFilesOfTheTree(t *testing.T) {
 		}
 		require.NotEmpty(t, listed, dir)
 		used := map[string]bool{}
-		for _, file := range sources(t, dir) {
+		for _, file := range table.files {
 			var by []string
 			for _, pattern := range listed {
 				if ok, err := filepath.Match(strings.TrimSuffix(pattern, "/"), file); err == nil && ok {
@@ -96,8 +104,28 @@ func sources(t *testing.T, dir string) []string {
 	return names
 }
 
+// otherSources are the Go files of the module, without tests, that are neither in the
+// root nor in resp, with their paths.
+func otherSources(t *testing.T) []string {
+	t.Helper()
+	var names []string
+	require.NoError(t, filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		switch name := d.Name(); {
+		case err != nil:
+			return err
+		case d.IsDir() && (path == "resp" || path == "compat" || path == "testdata" || len(name) > 1 && name[0] == '.'):
+			return filepath.SkipDir
+		case filepath.Dir(path) != "." && strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go"):
+			names = append(names, filepath.ToSlash(path))
+		}
+		return nil
+	}))
+	return names
+}
+
 // The invariants that ARCHITECTURE names are functions of the simulator of that name, and
-// nothing else in it finds one violated.
+// nothing else in it finds one violated. Two are found violated on the way, by who loads
+// a node's file and by who sends a message.
 func TestEachInvariantIsAFunction(t *testing.T) {
 	text, err := os.ReadFile("ARCHITECTURE.md")
 	require.NoError(t, err)
@@ -105,12 +133,12 @@ func TestEachInvariantIsAFunction(t *testing.T) {
 	require.True(t, found)
 	section, _, _ = strings.Cut(section, "\n## ")
 	checks := map[string]int{}
-	for _, name := range regexp.MustCompile(`\b(?:EP|OW|MG|MB|RP|LV)\d+\b`).FindAllString(section, -1) {
+	for _, name := range regexp.MustCompile(`\b(?:EP|OW|MG|MB|RP|LV|FM|PS|PR|R)\d+\b`).FindAllString(section, -1) {
 		checks[name] = 0
 	}
 	require.Greater(t, len(checks), 35)
-	violated := regexp.MustCompile(`^"((?:EP|OW|MG|MB|RP|LV)\d+)(?:"$|: )`)
-	for _, file := range []string{"sim_test.go", "simcheck_test.go", "simvote_test.go", "simreplica_test.go", "simops_test.go", "simworld_test.go"} {
+	violated := regexp.MustCompile(`^"((?:EP|OW|MG|MB|RP|LV|FM|PS|PR|R)\d+)(?:"$|: )`)
+	for _, file := range []string{"sim_test.go", "simcheck_test.go", "simvote_test.go", "simreplica_test.go", "simback_test.go", "simops_test.go", "simmark_test.go", "simworld_test.go"} {
 		tree, err := parser.ParseFile(gotoken.NewFileSet(), file, nil, 0)
 		require.NoError(t, err)
 		for _, d := range tree.Decls {
@@ -127,7 +155,9 @@ func TestEachInvariantIsAFunction(t *testing.T) {
 				if m == nil {
 					return true
 				}
-				require.Regexp(t, "^check"+m[1]+"(?:[A-Z]|$)", f.Name.Name, "%s: who finds that %s is violated", file, m[1])
+				if m[1] != "PS1" && m[1] != "PR3" {
+					require.Regexp(t, "^check"+m[1]+"(?:[A-Z]|$)", f.Name.Name, "%s: who finds that %s is violated", file, m[1])
+				}
 				_, listed := checks[m[1]]
 				require.True(t, listed, "%s is not in ARCHITECTURE", m[1])
 				checks[m[1]]++

@@ -10,10 +10,10 @@ import (
 // Who leads a shard is decided by a majority of the voters, in two phases:
 //
 //	VOTE    c asks for a promise of its epoch; with the promises come the record,
-//	        and what the voters have half accepted and opened (D3)
+//	        and what the voters have half accepted and opened (R3)
 //	RECORD  c says with which in-sync set it opens, which half-done moves it
 //	        completes and which slots it opens; a majority of accepts decides
-//	        all that at once, and is the first lease (D4)
+//	        all that at once, and is the first lease (R4)
 //
 // Elections are not triggered by FAIL: they wait for leases to end. A refusal
 // says in how many milliseconds to ask again.
@@ -30,6 +30,7 @@ type candidacy struct {
 	named   moveRuns
 	asks    map[NodeID]time.Duration // when to ask a voter, again
 	raiseAt time.Duration            // when to ask all under a higher epoch; 0: not yet
+	raised  bool                     // it has done so before
 	grants  map[NodeID]*grantMsg
 	op      *operation // on whose behalf; nil: this node's own shard
 	consent Epoch      // of whyConsent
@@ -44,11 +45,15 @@ func (s *state) newCandidacy(shard ShardID, w why, op *operation, consent Epoch)
 }
 
 // nextEpoch is above every number of a shard that this node has used, heard or
-// promised.
+// promised, as a voter or as a member: what it has heard alone does not outlive its
+// process.
 func (s *state) nextEpoch(shard ShardID) uint64 {
 	n := max(s.used[shard], s.heard[shard], s.table.shards[shard].Number)
 	if v := s.vote.shards[shard]; v != nil {
 		n = max(n, v.promised.Number)
+	}
+	if shard == s.self.Shard {
+		n = max(n, s.promise.Number)
 	}
 	return n + 1
 }
@@ -71,6 +76,7 @@ func (s *state) useEpoch(c *candidacy) {
 // is one until it has won.
 func (s *state) raiseEpoch(c *candidacy) {
 	c.epoch = Epoch{Number: s.nextEpoch(c.shard), Unclean: c.epoch.Unclean, Node: s.id}
+	c.raised = true
 	s.useEpoch(c)
 }
 
@@ -235,14 +241,17 @@ func (s *state) onRefuse(p *peer, m *refuseMsg) {
 	s.takeRefused(m)
 }
 
-// voteRefused goes on with a stand as the refusal says.
+// voteRefused goes on with a stand as the refusal says. Of members that hear each other
+// one waits for the other. Two that do not, and of which either is nearer to some voters,
+// would outbid each other in step for as long as messages take the same time: so from the
+// second time on that somebody else is promised the shard it is drawn how long to wait.
 func (s *state) voteRefused(p *peer, c *candidacy, m *refuseMsg) {
 	nt := s.cfg.nodeTimeout
 	switch m.Why {
 	case refusePromised:
 		if c.raiseAt == 0 {
 			c.raiseAt = s.now + nt/20
-			if c.op != nil {
+			if c.op != nil || c.raised && !mutated(mutLockstep) {
 				c.raiseAt = s.now + s.duelWait()
 			}
 			s.wakeBy(c.raiseAt)
@@ -472,7 +481,7 @@ type recording struct {
 // win makes this node the primary of its shard, once it has opened it.
 func (s *state) win(c *candidacy) {
 	rec := newestRecord(c.grants)
-	l := &leadership{epoch: c.epoch, inSync: s.firstInSync(rec), leases: map[NodeID]time.Duration{},
+	l := &leadership{epoch: c.epoch, inSync: s.firstInSync(rec, c.consent), leases: map[NodeID]time.Duration{},
 		leaseEnd: never, claimedFrom: forever, openedAt: s.now}
 	if rec != nil {
 		s.knowRecord(rec)
@@ -526,7 +535,7 @@ type repairs struct {
 	unproven SlotSet    // not opened: of a move that no grant knows, or with a later one
 }
 
-// repair is rule D4. Of a slot named at move m:
+// repair is rule R4. Of a slot named at move m:
 //   - an accepted move above m+1 proves that it has left: neither kept nor opened;
 //   - of the accepted moves m+1 the one of the highest epoch is kept, unless a
 //     later primary has opened the slot at m since;

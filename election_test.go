@@ -18,7 +18,7 @@ func replica(w *ruleWorld, a, b *ruleNode) {
 		n.core.begin(w.now)
 		n.core.setPeer(n.knows(b), pushNothing, func(e *peerEntry) { e.Shard = a.shard() })
 	}
-	b.core.lead, b.core.stand = nil, nil
+	b.core.lead, b.core.stand, b.core.promise = nil, nil, Epoch{}
 	b.core.primary = w.now
 }
 
@@ -397,7 +397,7 @@ func TestWhichGrantsCount(t *testing.T) {
 	}
 }
 
-// ---- opening: D4
+// ---- opening: R4
 
 // Per slot as named in the VOTE with move m: of the accepted moves m + 1 in the
 // grants the one of highest epoch is kept, unless a grant shows the slot opened
@@ -648,7 +648,7 @@ func TestWinnerByForceWaits(t *testing.T) {
 	}
 }
 
-// ---- D8, D9: who has never been voted on
+// ---- R8, R9: who has never been voted on
 
 // The primary of a shard nobody has voted on yet stands for it as soon as it is
 // a member, before it owns a slot; the result is one RECORD with n = 0.
@@ -668,7 +668,7 @@ func TestNewMemberStandsForItsShard(t *testing.T) {
 	require.Equal(t, uint64(1), x.epoch().Number)
 }
 
-// A node that was a shard's primary serves only after winning D3 again in its
+// A node that was a shard's primary serves only after winning R3 again in its
 // own shard with its current incarnation; leases to itself do not hinder it.
 func TestRestartedPrimaryServesOnceItHasWonAgain(t *testing.T) {
 	t.Parallel()
@@ -718,7 +718,7 @@ func TestSlotLearntLateIsServedOnceItHasBeenNamed(t *testing.T) {
 	_ = b
 }
 
-// ---- D3: members that stand
+// ---- R3: members that stand
 
 // The member that has the most goes first: each waits NodeTimeout/20 for every
 // other one, the last primary left out, that has more of the log, or as much and a

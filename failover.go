@@ -25,7 +25,9 @@ const (
 	FailoverPlain FailoverMode = iota
 	// FailoverForce is for a primary that does not answer: a majority of the voters
 	// agrees, and only to a replica in sync. This node serves one NodeTimeout later,
-	// the longest that the primary's lease may run.
+	// the longest that the primary's lease may run. Where the shard is strict
+	// (Config.AckReplicas) nothing is lost; else what the primary acknowledges until it
+	// hears of it is, and an EventCut there counts it.
 	FailoverForce
 	// FailoverTakeover asks nobody: for when a majority is gone. Acknowledged writes
 	// may be lost.

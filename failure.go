@@ -26,6 +26,20 @@ func (s *state) aliveID(id NodeID) bool {
 	return p != nil && s.alive(p)
 }
 
+// canVote reports whether p counts as living where voters are chosen. One whose disk
+// hangs goes on to lead, for leases need no disk, and promises nobody anything.
+func (s *state) canVote(p *peer) bool {
+	if p == s.self {
+		return !s.diskHangs()
+	}
+	return s.alive(p) && (!p.hangs || mutated(mutHangsVotes))
+}
+
+func (s *state) canVoteID(id NodeID) bool {
+	p := s.peers.get(id)
+	return p != nil && s.canVote(p)
+}
+
 // silentHere reports whether this node has not heard p for too long.
 func (s *state) silentHere(p *peer) bool {
 	silence := s.now - max(p.heardAt, p.firstSeen)
@@ -183,9 +197,13 @@ func (s *state) allowForLateness() {
 		p.firstSeen += late
 	}
 	s.primary += late
+	s.savingSince += late
 	if l := s.lead; l != nil {
 		for i := range l.behind {
 			l.behind[i].since += late
+			for k := range l.behind[i].goals {
+				l.behind[i].goals[k].set += late
+			}
 		}
 	}
 }

@@ -365,6 +365,9 @@ func (f *feed) copySlot(ctx context.Context, slot Slot) error {
 	head := syncSlot{slot, n.kept.at(cellOwned, slot), n.kept.at(cellStaged, slot)}
 	keys, err := n.cfg.Store.Len(uint16(slot))
 	c.mu.RUnlock()
+	if mutated(mutCopyUnstaged) {
+		head.staged = 0
+	}
 	if err != nil || keys == 0 && head.owned == 0 && head.staged == 0 {
 		return err
 	}

@@ -234,7 +234,7 @@ func (s *state) newFormValue(formers []member) *startValue {
 			}
 		}
 	}
-	v.Members = s.wantedOf(nil, s.alive)
+	v.Members = s.wantedOf(nil)
 	for _, row := range v.Shards {
 		v.Votes.Promises = append(v.Votes.Promises, promiseRow{Shard: row.ID, Epoch: row.Epoch})
 		m := incarnate{Node: row.Epoch.Node}
@@ -274,9 +274,10 @@ func (s *state) assignByNumber(v *startValue) {
 		former[c.p.Shard] = true
 		return false
 	})
-	for i, c := range cs {
-		v.Shards = append(v.Shards, shardRow{c.p.Shard, Epoch{Number: uint64(i + 1), Node: c.p.ID}})
+	for _, c := range cs {
+		v.Shards = append(v.Shards, shardRow{c.p.Shard, Epoch{Node: c.p.ID}})
 	}
+	s.numberByNumber(v.Shards)
 	n := min(int(s.cfg.form.Primaries), len(cs))
 	for i, c := range cs[:n] {
 		for slot := i * NumSlots / n; slot < (i+1)*NumSlots/n; slot++ {
@@ -289,6 +290,35 @@ func (s *state) assignByNumber(v *startValue) {
 	}
 }
 
+// numberByNumber gives each shard of a START an epoch that is no lower than the one it
+// has: its log is of that epoch, and members have promised to take nothing older. Those
+// without one get the lowest numbers that are free.
+func (s *state) numberByNumber(rows []shardRow) {
+	taken := map[uint64]bool{}
+	for i := range rows {
+		e := &rows[i].Epoch
+		was := s.table.shards[rows[i].ID]
+		if mutated(mutFormLow) {
+			continue
+		}
+		if e.Number = was.Number; e.Number > 0 && was.Node != e.Node {
+			e.Number++
+		}
+		taken[e.Number] = true
+	}
+	next := uint64(1)
+	for i := range rows {
+		if rows[i].Epoch.Number > 0 {
+			continue
+		}
+		for taken[next] {
+			next++
+		}
+		rows[i].Epoch.Number = next
+		next++
+	}
+}
+
 // followsFormer reports whether a former's primary is a former, and of that shard yet.
 // Operators may have told formers to follow each other in a circle.
 func (s *state) followsFormer(p *peer, formers []member) bool {
@@ -296,8 +326,13 @@ func (s *state) followsFormer(p *peer, formers []member) bool {
 	return q != nil && q != p && q.Shard == p.Shard && slices.Contains(formers, member{q.ID, q.Key})
 }
 
-// keepsOwn reports whether a START leaves this node what it has.
+// keepsOwn reports whether a START leaves this node what it has: the slots of its shard,
+// and an epoch no lower than its own. The proposer may not have heard of them.
 func (s *state) keepsOwn(v *startValue) bool {
+	i := slices.IndexFunc(v.Shards, func(r shardRow) bool { return r.ID == s.self.Shard })
+	if e := s.table.shards[s.self.Shard]; e.Number > 0 && (i < 0 || v.Shards[i].Epoch.less(e)) && !mutated(mutFormLow) {
+		return false
+	}
 	own := s.table.slotsOf(s.self.Shard)
 	v.Slots.each(func(slot Slot, e slotEntry) {
 		if e.shard == s.self.Shard {
@@ -320,7 +355,7 @@ func (s *state) onFormStart(p *peer, m *startMsg) {
 	}
 	former := slices.Contains(v.Formers, member{s.id, s.key})
 	same := v.ByNumber && s.keepsOwn(v) || v.Table == s.table.sum && v.Peers == s.peers.sum
-	if !former || !same || m.Ballot.less(s.vote.stop) {
+	if !former || !same || m.Ballot.less(s.vote.stop) || !s.believableBallot(p, m.Ballot) {
 		return
 	}
 	if !s.form.holds() || s.form.value.ID != v.ID {
@@ -342,7 +377,7 @@ func (s *state) onFormStart(p *peer, m *startMsg) {
 }
 
 func (s *state) onAskStart(p *peer, m *askStartMsg) {
-	if !s.cluster.IsZero() || s.form.holds() && s.form.value.ID == m.ID {
+	if !s.cluster.IsZero() || s.form.holds() && s.form.value.ID == m.ID || !s.believableBallot(p, m.Ballot) {
 		return
 	}
 	if b := (ballot{Number: m.Ballot.Number + 1}); s.vote.stop.less(b) {
@@ -384,9 +419,7 @@ func (s *state) formed(v *startValue) {
 	savedAt := s.form.savedAt
 	queued := s.form.queued
 	s.form.queued = nil
-	if !mutated(mutFormPush) {
-		s.abandon(nil) // what the group has been told by its own rules is not to be told again
-	}
+	s.abandon(nil) // what the group has been told by its own rules is not to be told again
 	s.cluster = v.Cluster
 	s.forgetVotes()
 	s.dropTable()

@@ -2,6 +2,7 @@ package slotmesh
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -197,6 +198,14 @@ func TestFormerAnswersAStart(t *testing.T) {
 		{"another table", func(b *ruleNode, m *startMsg) { m.Value.Table++ }, "silence"},
 		{"another membership", func(b *ruleNode, m *startMsg) { m.Value.Peers++ }, "silence"},
 		{"another table, by number", func(b *ruleNode, m *startMsg) { m.Value.Table++; m.Value.ByNumber = true }, "STARTED"},
+		{"by number, with an epoch of its shard that is lower than its own", func(b *ruleNode, m *startMsg) {
+			m.Value.ByNumber = true
+			b.core.setShard(b.shard(), Epoch{Number: 50, Node: b.core.id}, pushNothing)
+		}, "silence"},
+		{"by number, without its shard, which has an epoch", func(b *ruleNode, m *startMsg) {
+			m.Value.ByNumber, m.Value.Shards = true, slices.DeleteFunc(m.Value.Shards, func(r shardRow) bool { return r.ID == b.shard() })
+			b.core.setShard(b.shard(), Epoch{Number: 50, Node: b.core.id}, pushNothing)
+		}, "silence"},
 		{"it is no former", func(b *ruleNode, m *startMsg) { m.Value.Formers = m.Value.Formers[:1] }, "silence"},
 		{"it is a former under another key", func(b *ruleNode, m *startMsg) { m.Value.Formers[1].Key++ }, "silence"},
 		{"it was stopped by a higher ballot", func(b *ruleNode, m *startMsg) { b.core.vote.stop = ballot{9, NodeID{9}} }, "silence"},
@@ -495,7 +504,8 @@ func TestFormerJoinsAnotherClusterOnlyIfItsStartIsDead(t *testing.T) {
 		}, "REFUSED it is forming another cluster"},
 	} {
 		_, a, b := holding(t)
-		got := said(b.getsAs(row.who(a), &updateMsg{Peers: []peerEntry{b.core.self.peerEntry}}))
+		got := said(b.getsAs(row.who(a), &updateMsg{Peers: []peerEntry{b.core.self.peerEntry},
+			Voters: []voterSet{{voterVersion{Number: 1}, 9, []member{a.member()}}}}))
 		if len(got) > len(row.want) {
 			got = got[:len(row.want)] // pushes to all follow
 		}
@@ -665,6 +675,83 @@ func TestFormationByNumber(t *testing.T) {
 		require.Equal(t, row.voters, ns[0].voters(), row.name)
 		require.Zero(t, ns[0].core.table.unassigned, row.name)
 	}
+}
+
+// No shard has a lower epoch in the cluster than it had in the group: its log is of that
+// one, and its members have promised to take nothing older.
+func TestFormationByNumberLowersNoEpoch(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		name    string
+		numbers string // by SET-CONFIG-EPOCH, of a, b, ...; 0: none
+		want    string // of their shards in the end, before anybody wins a vote
+	}{
+		{"none has one", "000", "123"},
+		{"one has a high one", "070", "172"},
+		{"one has one that another would have got", "010", "213"},
+		{"all have one", "975", "975"},
+	} {
+		w := newRules(t)
+		w.lose = kindsOf(msgVote) // the first epochs are those of START
+		ns := w.grid("abc", 3, 0)
+		for i, n := range ns {
+			if number := uint64(row.numbers[i] - '0'); number > 0 {
+				n.command(func(s *state, now time.Duration, id uint64) output { return s.setConfigEpoch(now, id, number) })
+			}
+		}
+		w.until("formed", func() bool { return formed(ns...) })
+		got := ""
+		for _, n := range ns {
+			got += fmt.Sprint(n.epoch().Number)
+			require.LessOrEqual(t, n.core.promise.Number, n.epoch().Number, "%s: %s", row.name, n.name)
+		}
+		require.Equal(t, row.want, got, row.name)
+	}
+}
+
+// Nor has the shard of a former that follows another one: it would take nothing of its
+// primary's log.
+func TestReplicaFollowsOnInTheClusterThatItsGroupForms(t *testing.T) {
+	t.Parallel()
+	w := newRules(t)
+	ns := w.grid("abc", 1, 3) // not all: it forms not yet
+	a, b := ns[0], ns[1]
+	b.command(func(s *state, now time.Duration, id uint64) output { return s.setConfigEpoch(now, id, 50) })
+	w.run(2 * ruleNT)
+	a.replicate(b.core.id, false)
+	w.run(ruleNT)
+	take := func() (ok bool) {
+		a.step(func(s *state, now time.Duration) (out output) {
+			out, ok = s.takes(now, b.shard(), b.epoch())
+			return out
+		})
+		return ok
+	}
+	require.True(t, take())
+	d := w.boot(func(c *coreConfig) { c.form = b.cfg.form })
+	d.core.setSeeds([]string{b.cfg.addr})
+	w.until("formed", func() bool { return formed(w.nodes...) })
+	require.Equal(t, b.shard(), a.shard())
+	require.Equal(t, b.core.id, a.core.table.primary(b.shard()))
+	require.Equal(t, uint64(50), b.epoch().Number)
+	require.True(t, take())
+}
+
+// What a node has numbered its shard before it came into a cluster, its log and its
+// members know: it wins that shard under a number above, also after a restart.
+func TestWhoJoinsWinsItsShardAboveItsOwnNumber(t *testing.T) {
+	t.Parallel()
+	w := newRules(t)
+	a := w.cluster(1, 1)[0]
+	b := w.boot()
+	b.command(func(s *state, now time.Duration, id uint64) output { return s.setConfigEpoch(now, id, 50) })
+	b.meet(a)
+	w.deliver()
+	require.Equal(t, a.core.cluster, b.core.cluster)
+	require.Nil(t, b.core.stand)
+	b.restart()
+	w.until("it has opened its shard", func() bool { return b.core.lead != nil && b.core.lead.opened })
+	require.Equal(t, uint64(51), b.epoch().Number)
 }
 
 // Formers that an operator has told to follow each other, in a circle, have primaries

@@ -19,7 +19,6 @@ const (
 	silentMax     = 1400     // nodes in one list: a voter that misses more is cut off itself
 	jumpPerFrame  = 1_000    // by how much one frame may raise a number
 	jumpPerMinute = 10_000   // and one peer in a minute
-	claimsMax     = 256      // numbers beyond that which are remembered; at the bound the list begins anew
 )
 
 type pushMode uint8
@@ -53,9 +52,10 @@ func (p *pendingPush) empty() bool {
 // pushWait is a command that waits until every live member has acknowledged a
 // push, one NodeTimeout at most.
 type pushWait struct {
-	command uint64 // to be answered in the end
-	decided bool   // with what a majority of the voters has decided
-	peer    *peer  // or else who gets msg: it has forwarded the command
+	command uint64       // to be answered in the end
+	decided bool         // with what a majority of the voters has decided
+	slots   *slotCommand // or else of which a part is decided
+	peer    *peer        // or else who gets msg: it has forwarded the command
 	key     forwardKey
 	msg     message
 	until   time.Duration
@@ -312,10 +312,13 @@ func (s *state) settleWaits() {
 			s.wakeBy(min(w.again, w.until))
 			return false
 		}
-		if w.peer != nil {
+		switch {
+		case w.peer != nil:
 			delete(s.forwarded, w.key)
 			s.post(w.peer, w.msg)
-		} else if w.command != 0 {
+		case w.slots != nil:
+			s.commandDone(w.slots, nil)
+		case w.command != 0:
 			s.tell(replyTell{id: w.command, beside: w.decided})
 		}
 		return true
@@ -402,7 +405,7 @@ func (s *state) mergePeer(from *peer, e *peerEntry) {
 		return
 	}
 	if p == nil {
-		if e.State == forgotten && s.tombstones() >= tombstonesMax {
+		if e.State == forgotten && s.tombstones() >= tombstonesMax || !s.believable(from, numberMember, e.Version, 0) {
 			return
 		}
 		p = &peer{peerEntry: *e}
@@ -479,33 +482,73 @@ const (
 	numberMember
 	numberVoters
 	numberForced
+	numberBallot
+	numNumberKinds
 )
 
-type numberClaim struct {
-	kind   numberKind
-	number uint64
+// jumps is by how much one peer may raise the numbers of this node, and has.
+type jumps struct {
+	minute  time.Duration // began then
+	used    uint64        // in it
+	told    bool          // in it an event has told of a number that was refused
+	frame   uint64
+	inFrame uint64 // used in that frame
+
+	reach [numNumberKinds]uint64 // up to there it is believed by itself
+	shown [numNumberKinds]uint64 // the highest that it has shown, beyond the next ones
 }
 
 // believable reports whether from may raise a number so far. One broken member
-// must not exhaust the numbers of all; what a majority of the voters shows on
-// its own connections is taken, whatever it is.
+// must not exhaust the numbers of all: it is believed by itself up to its reach,
+// which rises by what a frame and a minute may raise. What a majority of the
+// voters has shown, each on its own connections, is taken, whatever it is. A node
+// that has just started or joined is no more gullible than any other: what it
+// believed of one member it would show to the others as its own word. Only an
+// unformed one, which has no voters, takes all of the group that it meets.
 func (s *state) believable(from *peer, kind numberKind, n, highest uint64) bool {
-	if n <= highest+1 || from == s.self || !s.synced || mutated(mutJumpAny) {
+	if n <= highest || n-highest == 1 || from == s.self || s.cluster.IsZero() && !s.synced || mutated(mutJumpAny) {
 		return true
 	}
-	b := &from.jump
-	if s.now-b.minute > time.Minute {
-		*b = jumpBudget{minute: s.now}
-	}
-	if b.frame != s.frames {
-		b.frame, b.inFrame = s.frames, 0
-	}
-	rise := n - highest
-	if rise <= jumpPerFrame-min(b.inFrame, jumpPerFrame) && rise <= jumpPerMinute-min(b.used, jumpPerMinute) {
-		b.inFrame, b.used = b.inFrame+rise, b.used+rise
+	j := &from.jumps
+	j.shown[kind] = max(j.shown[kind], n)
+	if s.reaches(j, kind, n, highest) || s.shownByMajority(kind, n) {
 		return true
 	}
-	return s.shownByMajority(from, numberClaim{kind, n})
+	if s.synced && !j.told {
+		j.told = true
+		s.event(Event{Kind: EventNumberRefused, Node: from.ID, Number: n})
+	}
+	return false
+}
+
+// reaches raises how far a peer is believed by itself, as far as it may, and reports
+// whether that is up to n. So a number that is far beyond the highest known is
+// believed once it has been shown in frames enough: were it never, a node that was
+// away for long would be for good.
+func (s *state) reaches(j *jumps, kind numberKind, n, highest uint64) bool {
+	if s.now-j.minute > time.Minute {
+		j.minute, j.used, j.told = s.now, 0, false
+	}
+	if j.frame != s.frames {
+		j.frame, j.inFrame = s.frames, 0
+	}
+	reach := max(j.reach[kind], highest)
+	if n > reach {
+		rise := min(n-reach, jumpPerFrame-j.inFrame, jumpPerMinute-j.used)
+		j.inFrame, j.used = j.inFrame+rise, j.used+rise
+		reach += rise
+	}
+	j.reach[kind] = reach
+	return n <= reach
+}
+
+// shownByMajority reports whether a majority of the voters has shown numbers of a
+// kind up to n: at least one of them is no liar, and knows of such.
+func (s *state) shownByMajority(kind numberKind, n uint64) bool {
+	return s.majority(func(id NodeID) bool {
+		p := s.peers.get(id)
+		return p != nil && s.voter(p) && p.jumps.shown[kind] >= n
+	})
 }
 
 func (s *state) believableVoters(from *peer, v voterVersion) bool {
@@ -517,28 +560,30 @@ func (s *state) believableEpoch(from *peer, e Epoch) bool {
 	return s.believable(from, numberEpoch, e.Number, s.currentEpoch())
 }
 
-func (s *state) shownByMajority(from *peer, c numberClaim) bool {
-	if len(s.claims) >= claimsMax {
-		clear(s.claims)
+func (s *state) believableBallot(from *peer, b ballot) bool {
+	return s.believable(from, numberBallot, b.Number, s.vote.stop.Number)
+}
+
+// believableVotes reports whether from may raise numbers so far as what it says that
+// a voter keeps. It looks at every row: what is refused here counts as shown.
+func (s *state) believableVotes(from *peer, v *votes) bool {
+	ok := true
+	for i := range v.Promises {
+		ok = s.believableEpoch(from, v.Promises[i].Epoch) && ok
 	}
-	by := s.claims[c]
-	if by == nil {
-		by = map[NodeID]struct{}{}
-		s.claims[c] = by
-		s.event(Event{Kind: EventNumberRefused, Node: from.ID, Number: c.number})
+	for i := range v.Records {
+		ok = s.believableEpoch(from, v.Records[i].Epoch) && ok
 	}
-	by[from.ID] = struct{}{}
-	shown := 0
-	for _, v := range s.table.voters.Members {
-		if _, ok := by[v.ID]; ok {
-			shown++
-		}
-	}
-	if len(s.table.voters.Members) == 0 || shown < s.table.voters.quorum() {
-		return false
-	}
-	delete(s.claims, c)
-	return true
+	v.Accepted.each(func(slot Slot, a accepted) { ok = s.believableMove(from, slot, a.move) && ok })
+	v.Opened.each(func(slot Slot, o opening) {
+		ok = s.believableMove(from, slot, o.move) && s.believableEpoch(from, o.epoch) && ok
+	})
+	return ok
+}
+
+// believableMove is for what voters have accepted of a slot: it may be ahead of the table.
+func (s *state) believableMove(from *peer, slot Slot, move uint64) bool {
+	return s.believable(from, numberMove, move, max(s.vote.accepted.at(slot).move, s.table.slots.at(slot).move))
 }
 
 // currentEpoch is the highest number heard or used in any shard.

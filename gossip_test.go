@@ -377,6 +377,30 @@ func TestEveryNumberIsBounded(t *testing.T) {
 			m.Slots.add(5, accepted{f.shard(), high, d.epoch()})
 			return m
 		}, func(f, d *ruleNode) uint64 { return f.core.vote.accepted.at(5).move }},
+		{"a version of a member that is not known here", func(f, d *ruleNode) message {
+			return &updateMsg{Peers: []peerEntry{{ID: NodeID{99}, Key: 1, State: forgotten, Version: high}}}
+		}, func(f, d *ruleNode) uint64 { return uint64(f.core.tombstones()) * high }},
+		{"a ballot of STOP", func(f, d *ruleNode) message {
+			return &stopMsg{f.core.table.voters.Version, ballot{high, d.core.id}, f.core.table.voters.Members}
+		}, func(f, d *ruleNode) uint64 { return f.core.vote.stop.Number }},
+		{"a ballot of START", func(f, d *ruleNode) message {
+			return &startMsg{Voters: f.core.table.voters.Version, Ballot: ballot{high, d.core.id}, Value: nextStart(f)}
+		}, func(f, d *ruleNode) uint64 { return f.core.vote.stop.Number }},
+		{"a version in START", func(f, d *ruleNode) message {
+			v := nextStart(f)
+			v.Version.Number = high
+			return &startMsg{Voters: f.core.table.voters.Version, Ballot: ballot{1, d.core.id}, Value: v}
+		}, func(f, d *ruleNode) uint64 { return startOf(f).Version.Number }},
+		{"an epoch promised, in START", func(f, d *ruleNode) message {
+			v := nextStart(f)
+			v.Votes.Promises = []promiseRow{{Shard: d.shard(), Epoch: Epoch{high, false, d.core.id}}}
+			return &startMsg{Voters: f.core.table.voters.Version, Ballot: ballot{1, d.core.id}, Value: v}
+		}, func(f, d *ruleNode) uint64 { return uint64(len(startOf(f).Votes.Promises)) * high }},
+		{"a move accepted, in START", func(f, d *ruleNode) message {
+			v := nextStart(f)
+			v.Votes.Accepted.add(5, accepted{f.shard(), high, d.epoch()})
+			return &startMsg{Voters: f.core.table.voters.Version, Ballot: ballot{1, d.core.id}, Value: v}
+		}, func(f, d *ruleNode) uint64 { return uint64(len(startOf(f).Votes.Accepted.Runs)) * high }},
 	} {
 		w := newRules(t)
 		ns := w.cluster(3, 3)
@@ -394,7 +418,23 @@ func TestEveryNumberIsBounded(t *testing.T) {
 	}
 }
 
-// Nor may a node of this cluster that is not known here raise them.
+// nextStart is a START of the version after the one in force at n.
+func nextStart(n *ruleNode) startValue {
+	v := n.core.table.voters
+	v.Version.Number++
+	return startValue{ID: 77, Cluster: n.core.cluster, Version: v.Version, Members: v.Members}
+}
+
+// startOf is the START that n has saved for the next version, if any.
+func startOf(n *ruleNode) startValue {
+	if v := n.core.vote.startValue; v != nil {
+		return *v
+	}
+	return startValue{}
+}
+
+// Nor may a node of this cluster that is not known here raise them; all of those
+// together are believed no more than one that is.
 func TestStrangerMayNotRaiseNumbers(t *testing.T) {
 	w := newRules(t)
 	ns := w.cluster(3, 3)
@@ -405,27 +445,150 @@ func TestStrangerMayNotRaiseNumbers(t *testing.T) {
 		a.getsAs(stranger(a.core.cluster), &updateMsg{Peers: []peerEntry{e}})
 	}
 	require.Equal(t, uint64(5), a.knows(b).Version)
+	for i := range 11 {
+		who := stranger(a.core.cluster)
+		who.ID[1] = byte(i)
+		e := b.core.self.peerEntry
+		e.State, e.Version = leaving, 1005+1000*uint64(i)
+		a.getsAs(who, &updateMsg{Peers: []peerEntry{e}})
+	}
+	require.Less(t, a.knows(b).Version, uint64(10_100))
 }
 
-// A node that has seen no other table yet takes what it is shown: it has been
-// away, or is new.
-func TestNumbersAreTakenUntilATableWasTheSame(t *testing.T) {
+// A number that is far ahead is believed once it has been shown for so long that it
+// could have risen to there step by step: who was away for long comes back.
+func TestNumberFarAheadIsBelievedOnceItHasBeenShownForLong(t *testing.T) {
 	w := newRules(t)
 	ns := w.cluster(2, 2)
 	a, b := ns[0], ns[1]
 	a.restart()
-	require.False(t, a.core.synced)
-	a.gets(b, &updateMsg{Slots: slotRuns{Shards: []ShardID{b.shard()}, Runs: []slotRun{{5, 5, 0, 1 << 40}}}})
-	require.Equal(t, uint64(1<<40), a.core.table.slots.at(5).move)
+	show := func(move uint64) {
+		a.gets(b, &updateMsg{Slots: slotRuns{Shards: []ShardID{b.shard()}, Runs: []slotRun{{5, 5, 0, move}}}})
+	}
+	for range 2 {
+		show(3001)
+		require.Equal(t, uint64(1), a.core.table.slots.at(5).move)
+	}
+	show(3001)
+	require.Equal(t, uint64(3001), a.core.table.slots.at(5).move)
+	for range 7 {
+		show(1 << 60)
+	}
+	show(10_002)
+	require.Equal(t, uint64(3001), a.core.table.slots.at(5).move, "a minute's rise is used up")
+	w.now += time.Minute + 1
+	show(10_002)
+	require.Equal(t, uint64(10_002), a.core.table.slots.at(5).move)
 }
 
-func TestNumbersThatWereRefusedAreRememberedInBounds(t *testing.T) {
-	w := newRules(t)
-	ns := w.cluster(1, 2)
-	for i := range uint64(3 * claimsMax) {
-		ns[0].gets(ns[1], &updateMsg{Slots: slotRuns{Shards: []ShardID{ns[1].shard()}, Runs: []slotRun{{5, 5, 0, 1<<40 + i}}}})
-		require.LessOrEqual(t, len(ns[0].core.claims), claimsMax)
+// Who has just started, or joined, believes one member no more than others do: what
+// it believed it would show to them as its own word.
+func TestWhoHasJustStartedOrJoinedIsNotGullible(t *testing.T) {
+	const high = 1 << 40
+	ghost := NodeID{99}
+	for _, row := range []struct {
+		name string
+		lie  func(u *updateMsg, liar, victim *ruleNode)
+	}{
+		{"a move", func(u *updateMsg, liar, _ *ruleNode) {
+			u.Slots = slotRuns{Shards: []ShardID{liar.shard()}, Runs: []slotRun{{5, 5, 0, high}}}
+		}},
+		{"an epoch", func(u *updateMsg, liar, victim *ruleNode) {
+			u.Shards = []shardRow{{victim.shard(), Epoch{high, false, liar.core.id}}}
+		}},
+		{"a member that it knows", func(u *updateMsg, _, victim *ruleNode) {
+			e := victim.core.self.peerEntry
+			e.State, e.Version = forgotten, high
+			u.Peers = []peerEntry{e}
+		}},
+		{"a member that nobody knows", func(u *updateMsg, _, _ *ruleNode) {
+			u.Peers = []peerEntry{{ID: ghost, Key: 1, State: forgotten, Version: high}}
+		}},
+		{"voters", func(u *updateMsg, liar, _ *ruleNode) {
+			u.Voters = []voterSet{{voterVersion{Number: high}, 5, []member{liar.member()}}}
+		}},
+	} {
+		for _, begins := range []string{"started", "joined"} {
+			w := newRules(t)
+			ns := w.cluster(3, 4)
+			liar, victim, f := ns[1], ns[2], ns[3]
+			// All it hears at first is the lie.
+			if begins == "started" {
+				f.restart()
+				f.lie(liar, victim, row.lie)
+			} else {
+				f = w.boot()
+				w.lose = func(m ruleMail) bool { return m.to == f && m.from != ns[0] || m.msg.kind() == msgDigest }
+				f.meet(ns[0])
+				w.until("it has joined", func() bool { return !f.core.cluster.IsZero() })
+				f.lie(liar, victim, row.lie)
+				w.lose = nil
+			}
+			for range 3 {
+				f.lie(liar, victim, row.lie)
+			}
+			w.until("all know the same", func() bool {
+				return f.core.synced && !slices.ContainsFunc(w.nodes, func(n *ruleNode) bool {
+					return n.core.table.sum != liar.core.table.sum || n.core.peers.sum != liar.core.peers.sum
+				})
+			})
+			require.NotEqual(t, uint64(5), f.core.table.voters.ID, "%s, %s", row.name, begins)
+			require.Less(t, f.core.table.slots.at(5).move, uint64(1000), "%s, %s", row.name, begins)
+			require.Less(t, f.core.epochHigh, uint64(1000), "%s, %s", row.name, begins)
+			require.Equal(t, present, f.knows(victim).State)
+			require.Nil(t, f.core.peers.get(ghost))
+		}
 	}
+}
+
+// lie lets n hear from liar what is not so of victim.
+func (n *ruleNode) lie(liar, victim *ruleNode, lie func(u *updateMsg, liar, victim *ruleNode)) {
+	u := &updateMsg{}
+	lie(u, liar, victim)
+	n.gets(liar, u)
+}
+
+// A newcomer learns a table whose numbers are all beyond what it believes of one
+// member, from a majority of the voters that it has been told when it was invited.
+func TestNewcomerLearnsHighNumbersFromAMajorityOfTheVoters(t *testing.T) {
+	const high = 1 << 40
+	w := newRules(t)
+	ns := w.cluster(3, 4)
+	for _, n := range ns {
+		n.step(func(s *state, now time.Duration) output {
+			s.begin(now)
+			for i := range NumSlots {
+				s.setSlot(Slot(i), slotEntry{s.table.slots.at(Slot(i)).shard, high + uint64(i%3)}, pushNothing)
+			}
+			v := s.table.voters
+			v.Version.Number = high
+			s.table.setVoters(v)
+			s.setShard(ns[3].shard(), Epoch{high, false, ns[3].core.id}, pushNothing)
+			s.setPeer(s.peers.get(ns[2].core.id), pushNothing, func(e *peerEntry) { e.Version = high })
+			return s.end()
+		})
+	}
+	f := w.boot()
+	f.meet(ns[3])
+	w.until("it knows what all know", func() bool { return f.core.synced })
+	require.Equal(t, ns[3].core.table.sum, f.core.table.sum)
+	require.Equal(t, uint64(high+1), f.core.table.slots.at(1).move)
+	require.Equal(t, uint64(high), f.knows(ns[2]).Version)
+	require.Empty(t, f.eventsOf(EventNumberRefused))
+}
+
+// Who is not told the voters could not tell whom to believe: it does not join by that.
+func TestInvitationNamesTheVoters(t *testing.T) {
+	w := newRules(t)
+	ns := w.cluster(1, 1)
+	a, f := ns[0], w.boot()
+	u := &updateMsg{Peers: []peerEntry{f.core.self.peerEntry, a.core.self.peerEntry}}
+	f.gets(a, u)
+	require.True(t, f.core.cluster.IsZero())
+	u.Voters = []voterSet{a.core.table.voters}
+	f.gets(a, u)
+	require.Equal(t, a.core.cluster, f.core.cluster)
+	require.Equal(t, "a", f.voters())
 }
 
 // ---- what others say of this node

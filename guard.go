@@ -18,6 +18,29 @@ type guarded struct {
 
 func guard(s Store) guarded { return guarded{s, store.RankedOf(s)} }
 
+// heads reads the heads of keys, in parts: see [store.Memory.Head].
+type heads interface {
+	Head(slot uint16, key string) (value []byte, kind byte, expireAt int64, found bool, err error)
+}
+
+// headsOf is the heads of a store. Of one of the application's they come from its Get,
+// also where it has a Head: that may be the one of a Memory inside it, behind the back
+// of a Get that does more.
+func headsOf(s Store) heads {
+	if own, ok := s.(*store.Memory); ok {
+		return own
+	}
+	return parted{s}
+}
+
+// parted takes apart what Get returns.
+type parted struct{ s Store }
+
+func (p parted) Head(slot uint16, key string) (value []byte, kind byte, expireAt int64, found bool, err error) {
+	e, found, err := p.s.Get(slot, key, "")
+	return e.Value, e.Kind, e.ExpireAt, found, err
+}
+
 // storePanic is a call of a store that has panicked. Where it was to write,
 // nobody knows whether it has.
 type storePanic struct {

@@ -83,6 +83,9 @@ func (s *state) beat(p *peer, askNow bool) {
 	if !s.vote.stop.isZero() || s.stateSave > s.savedSeq {
 		h.Flags |= beatStopped
 	}
+	if s.diskHangs() {
+		h.Flags |= beatHangs
+	}
 	if askNow && s.table.voters.has(p.ID) {
 		h.Flags |= beatAnswerNow
 	}
@@ -200,6 +203,7 @@ func (s *state) onHeartbeat(p *peer, from *sender, m *heartbeat) {
 	p.stamp = m.Sent
 	p.active = m.Flags&beatActive != 0 && m.Start == s.table.voters.ID
 	p.stopped = m.Flags&beatStopped != 0
+	p.hangs = m.Flags&beatHangs != 0
 	p.members = m.Peers
 	p.leased = m.Flags&beatLeased != 0
 	p.log = logPosition{Epoch{Number: m.Epoch}, m.Position}

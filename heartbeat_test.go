@@ -596,3 +596,65 @@ func TestFlagsOfHeartbeats(t *testing.T) {
 		}
 	}
 }
+
+// A heartbeat says so where a save is under way and none has completed for a
+// NodeTimeout in which this node itself has run.
+func TestHeartbeatSaysThatTheDiskHangs(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		name string
+		then func(w *ruleWorld, b *ruleNode)
+		want bool
+	}{
+		{"nothing is to be saved", func(w *ruleWorld, b *ruleNode) { b.flush(); w.run(2 * ruleNT) }, false},
+		{"a save takes long", func(w *ruleWorld, b *ruleNode) { w.run(ruleNT - ruleNT/10) }, false},
+		{"a save takes a NodeTimeout", func(w *ruleWorld, b *ruleNode) { w.run(ruleNT + ruleNT/10) }, true},
+		{"and completes", func(w *ruleWorld, b *ruleNode) { w.run(2 * ruleNT); b.flush() }, false},
+		{"one after the other completes", func(w *ruleWorld, b *ruleNode) {
+			for range 5 {
+				w.run(ruleNT / 2)
+				b.dirties()
+				first := b.saving[:1]
+				rest := b.saving[1:]
+				b.saving = first
+				b.flush()
+				b.saving = append(b.saving, rest...)
+			}
+		}, false},
+		{"the next one is to be made after a long calm", func(w *ruleWorld, b *ruleNode) { b.flush(); w.run(2 * ruleNT); b.dirties() }, false},
+		{"its process has not run", func(w *ruleWorld, b *ruleNode) {
+			w.run(ruleNT * 3 / 4)
+			w.now += ruleNT / 2
+		}, false},
+	} {
+		w := newRules(t)
+		ns := w.cluster(1, 2)
+		b := ns[1]
+		b.slowDisk = true
+		b.dirties()
+		row.then(w, b)
+		said := false
+		w.seen = func(m ruleMail) {
+			if h, ok := m.msg.(*heartbeat); ok && m.from == b {
+				said = h.Flags&beatHangs != 0
+			}
+		}
+		w.now += 1 // so that time has passed
+		b.tick()
+		b.core.peers.get(ns[0].core.id).nextBeat = w.now
+		b.tick()
+		w.deliver()
+		if said != row.want || b.core.diskHangs() != row.want || ns[0].knows(b).hangs != row.want {
+			t.Errorf("%s: said %v, known %v, want %v", row.name, said, ns[0].knows(b).hangs, row.want)
+		}
+	}
+}
+
+// dirties makes n have something to save.
+func (n *ruleNode) dirties() {
+	n.step(func(s *state, now time.Duration) output {
+		s.begin(now)
+		s.mark(cellKey{kind: cellNode})
+		return s.end()
+	})
+}

@@ -583,6 +583,22 @@ func TestWhatDropsAStage(t *testing.T) {
 	}
 }
 
+// Who can save nothing any more leaves its data as it is, though it hears that the slots
+// of a stage have come to it: with a store that outlives it, it starts again without
+// that news, and needs the stage.
+func TestAStageOutlivesADiskThatFails(t *testing.T) {
+	t.Parallel()
+	m := newMoving(t)
+	m.d.gets(m.a, m.stageMsg())
+	m.d.stageHeld(1, 77)
+	m.d.step(func(s *state, now time.Duration) output { return s.saveFailed(now, errDiskFailed) })
+	m.d.gets(m.a, &updateMsg{Giver: m.a.shard(), Slots: slotRuns{Shards: []ShardID{m.d.shard()}, Runs: []slotRun{{5, 9, 0, 2}}}})
+	m.w.run(ruleNT)
+	require.Equal(t, "d", m.d.owns(5))
+	require.Empty(t, toldOf[stageEndTell](m.d))
+	require.Empty(t, toldOf[adoptTell](m.d))
+}
+
 // decidedElsewhere tells d that slots have gone to b.
 func (m *moving) decidedElsewhere(first, last Slot) {
 	m.d.gets(m.b, &updateMsg{Slots: slotRuns{Shards: []ShardID{m.b.shard()}, Runs: []slotRun{{first, last, 0, 2}}}})
@@ -590,7 +606,7 @@ func (m *moving) decidedElsewhere(first, last Slot) {
 
 // B's primary serves when it has saved the decided move, if it acknowledged the
 // stage in its present epoch, or named the slot at that move in its VOTE;
-// otherwise it first wins D3 and D4 again, naming it.
+// otherwise it first wins R3 and R4 again, naming it.
 func TestWhenTheTargetServes(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {

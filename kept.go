@@ -10,8 +10,8 @@ import (
 // they come to be served here. Where the store outlives the process that has to
 // be known to the next one, so it is saved beside the core's cells:
 //
-//	staged  all of a slot, as it will be under the move that brings it here; it is
-//	        saved before the giver hears that the data is here
+//	staged  all of a slot, as it will be under the move that brings it here, or what has
+//	        come of it key by key; it is saved before the giver hears that the data is here
 //	owned   the move under which a slot was served here last: if it has only been
 //	        nobody's since, its keys are still right
 const (

@@ -2,7 +2,10 @@ package slotmesh
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"sync/atomic"
@@ -234,4 +237,70 @@ func TestEveryMethodAnswersBeforeTheNodeIsReady(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A context that is over is an error of a node that is ready, too.
+func TestReadyWithAContextThatIsOver(t *testing.T) {
+	n := startNode(t, Config{})
+	require.NoError(t, n.Ready(t.Context()))
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, n.Ready(over), context.Canceled)
+	late, cancel := context.WithDeadline(t.Context(), time.Unix(1, 0))
+	defer cancel()
+	require.ErrorIs(t, n.Ready(late), context.DeadlineExceeded)
+}
+
+// A node whose folder is refused lets go of its address, and leaves everything in the
+// folder as it was, what a rewrite has left there that was cut off too.
+func TestARefusedStartChangesNothing(t *testing.T) {
+	for _, row := range []struct {
+		name, want string
+		refuse     func(t *testing.T, m *meta, file string)
+	}{
+		{"in use", "in use by another node", func(t *testing.T, m *meta, _ string) {}},
+		{"of a newer format", "has format 2, written by a newer version; this one reads format 1", func(t *testing.T, m *meta, file string) {
+			require.NoError(t, m.Close())
+			b, err := os.ReadFile(file)
+			require.NoError(t, err)
+			binary.BigEndian.PutUint32(b[len(metaMagic):], metaFormat+1)
+			binary.BigEndian.PutUint32(b[len(metaMagic)+4:], checksum(0, b[:len(metaMagic)+4]))
+			require.NoError(t, os.WriteFile(file, b, metaFilePerm))
+		}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			dir, mem := t.TempDir(), transport.NewMemory()
+			m, _, err := openMeta(osFS{}, dir)
+			require.NoError(t, err)
+			defer m.Close()
+			require.NoError(t, m.save([]cell{testCell(1, 0, "node")}))
+			require.NoError(t, os.WriteFile(filepath.Join(dir, metaTemp), []byte("cut off"), metaFilePerm))
+			row.refuse(t, m, filepath.Join(dir, metaName))
+			before := filesIn(t, dir)
+			for range 2 {
+				n, err := Start(t.Context(), Config{Addr: "a:1", Transport: mem, Dir: dir})
+				require.ErrorContains(t, err, row.want)
+				require.ErrorContains(t, err, dir)
+				require.Nil(t, n)
+			}
+			require.Equal(t, before, filesIn(t, dir))
+			l, err := mem.Listen("a:1")
+			require.NoError(t, err)
+			require.NoError(t, l.Close())
+		})
+	}
+}
+
+// filesIn is what the files of a folder say, by name.
+func filesIn(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	files := map[string]string{}
+	for _, e := range entries {
+		b, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		require.NoError(t, err)
+		files[e.Name()] = string(b)
+	}
+	return files
 }

@@ -65,6 +65,7 @@ const (
 	wrongEmpty            // a primary sends a copy of nothing
 	wrongDeposed          // one that is deposed sends the rest of a copy, as of before
 	wrongKept             // a store that is half a copy keeps its log
+	wrongHalf             // a copy is called whole when half of it is there
 	wrongClock            // the clock does not jump by the machine's sleep before the next tick
 )
 
@@ -81,7 +82,7 @@ func strictLife(seed uint64, wrong simWrong) *simWorld {
 	}
 	w.drawFaults()
 	chaos := w.faults
-	chaos.operators, chaos.foreign = 0, false
+	chaos.operators, chaos.imposes, chaos.marks, chaos.foreign = 0, 0, 0, false
 	w.ack, w.drawn = 1, chaos
 	w.faults = simFaults{opsEvery: chaos.opsEvery, replyBy: chaos.replyBy, backlog: chaos.backlog}
 	w.byNumber(ns, 2)
@@ -124,7 +125,7 @@ func TestSimulatedCallsAreLinearizable(t *testing.T) {
 func TestTheSimulatorFindsWhatDriversDoWrong(t *testing.T) {
 	racing.OneGoroutine(t)
 	t.Parallel()
-	for wrong, rule := range map[simWrong]string{wrongEarly: "RP10", wrongResume: "RP3", wrongEmpty: "RP7", wrongClock: "OW2"} {
+	for wrong, rule := range map[simWrong]string{wrongEarly: "RP10", wrongResume: "RP3", wrongEmpty: "RP7", wrongHalf: "RP6", wrongClock: "OW2"} {
 		t.Run(rule, func(t *testing.T) {
 			for seed := range uint64(40) {
 				w := strictLife(seed, wrong)
@@ -174,7 +175,7 @@ func TestSimulatedCallsShowWhatIsDoneWrong(t *testing.T) {
 	for wrong, name := range map[simWrong]string{wrongEarly: "acknowledged before the replicas have it", wrongLease: "answered without a lease"} {
 		t.Run(name, func(t *testing.T) {
 			for seed := range uint64(40) {
-				if key := refused(t, strictLife(seed, wrong).calls.Keys()); key != "" {
+				if key := refused(strictLife(seed, wrong).calls.Keys(), lookLimit); key != "" {
 					t.Logf("seed %d shows it in %s", seed, key)
 					return
 				}

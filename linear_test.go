@@ -34,14 +34,18 @@ func oneCopy() porcupine.Model {
 	}
 }
 
-const oneKeyLimit = time.Minute // for one key; one takes milliseconds
+// How long one key may take to check; most take milliseconds.
+const (
+	oneKeyLimit = time.Minute
+	lookLimit   = 100 * time.Millisecond // where other keys, or other seeds, will do as well
+)
 
-func check(ops []linear.Op) porcupine.CheckResult {
+func check(ops []linear.Op, limit time.Duration) porcupine.CheckResult {
 	var all []porcupine.Operation
 	for _, op := range ops {
 		all = append(all, porcupine.Operation{ClientId: op.Client, Input: op, Call: op.Began, Return: op.Ended})
 	}
-	return porcupine.CheckOperationsTimeout(oneCopy(), all, oneKeyLimit)
+	return porcupine.CheckOperationsTimeout(oneCopy(), all, limit)
 }
 
 // linearizable fails unless every key could be one copy, and returns how many calls
@@ -50,22 +54,18 @@ func linearizable(t *testing.T, keys map[string][]linear.Op) (calls int) {
 	t.Helper()
 	for key, ops := range keys {
 		calls += len(ops)
-		if result := check(ops); result != porcupine.Ok {
+		if result := check(ops, oneKeyLimit); result != porcupine.Ok {
 			t.Fatalf("%s, %d calls: %s", key, len(ops), result)
 		}
 	}
 	return calls
 }
 
-// refused is a key that cannot be one copy, "" if there is none.
-func refused(t *testing.T, keys map[string][]linear.Op) string {
-	t.Helper()
+// refused is a key that cannot be one copy, "" if none is seen to be.
+func refused(keys map[string][]linear.Op, limit time.Duration) string {
 	for key, ops := range keys {
-		switch check(ops) {
-		case porcupine.Illegal:
+		if check(ops, limit) == porcupine.Illegal {
 			return key
-		case porcupine.Unknown:
-			t.Logf("%s, %d calls: no answer within %v", key, len(ops), oneKeyLimit)
 		}
 	}
 	return ""
@@ -96,7 +96,7 @@ func TestTheCheckRefusesWhatOneCopyWouldNotSay(t *testing.T) {
 		{"a sum is lost", []linear.Op{op(add, "", "1", 1, 2), op(add, "", "1", 3, 4)}, porcupine.Illegal},
 		{"a swap finds what was replaced", []linear.Op{op(swap, "a", "", 1, 2), op(swap, "b", "a", 3, 4), op(swap, "c", "a", 5, 6)}, porcupine.Illegal},
 	} {
-		require.Equal(t, row.want, check(row.ops), row.name)
+		require.Equal(t, row.want, check(row.ops, oneKeyLimit), row.name)
 	}
 }
 
@@ -197,7 +197,7 @@ func TestCallsOverFailoversAreLinearizable(t *testing.T) {
 				until(t, 4*driverNT, "one failover for sure", func() bool {
 					return slices.ContainsFunc(s.nodes, func(n *node) bool { return n.Admin().Failover(ctx, FailoverPlain) == nil })
 				})
-				for range racing.Fewer(8, 4) {
+				for range racing.Fewer(8, 3) {
 					s.fail()
 					s.allWell(row.primaries, 1+row.replicas)
 				}
@@ -242,5 +242,5 @@ func TestCallsShowWhatAReplicaHasNotGot(t *testing.T) {
 		do(p, linear.Get, "")
 	})
 	require.EqualValues(t, 3, c.made.Load())
-	require.Equal(t, "n0", refused(t, c.Keys()))
+	require.Equal(t, "n0", refused(c.Keys(), oneKeyLimit))
 }

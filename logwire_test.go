@@ -7,6 +7,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/slotmesh/slotmesh/internal/racing"
 	"github.com/slotmesh/slotmesh/store"
 	"github.com/stretchr/testify/require"
 )
@@ -98,7 +99,7 @@ func TestACommandOfManyFramesIsOneEntry(t *testing.T) {
 		nodes := formShard(t, 2, Config{AckReplicas: 1})
 		a, b := nodes[0], nodes[1]
 		before := a.Status().Replication.Offset
-		value := []byte(strings.Repeat("v", 1000))
+		value := []byte(strings.Repeat("v", racing.Fewer(1000, 100)))
 		require.NoError(t, a.Execute(t.Context(), Request{Keys: []string{"k"}}, func(tx *Tx) error {
 			if err := tx.PutEntry("k", store.Entry{Kind: 2, Value: []byte("head")}); err != nil {
 				return err

@@ -96,7 +96,7 @@ func (s *state) maySetSlot(slot Slot) *commandError {
 	case s.table.primary(s.self.Shard) != s.id:
 		return invalid("Please use SETSLOT only with masters.")
 	case slot >= NumSlots:
-		return invalid("Invalid or out of range slot")
+		return invalid("Invalid or out of range slot %d, expected 0-%d", slot, NumSlots-1)
 	}
 	return nil
 }

@@ -97,8 +97,8 @@ func TestMarkCommands(t *testing.T) {
 			return b.stable(5)
 		}, "OK", ""},
 		{"stable, without a mark", func(a, b, c, d *ruleNode) *ruleReply { return a.stable(9000) }, "OK", ""},
-		{"out of range", func(a, b, c, d *ruleNode) *ruleReply { return a.stable(NumSlots) }, "ERR Invalid or out of range slot", ""},
-		{"out of range, migrating", func(a, b, c, d *ruleNode) *ruleReply { return a.migrating(NumSlots, unknown) }, "ERR Invalid or out of range slot", ""},
+		{"out of range", func(a, b, c, d *ruleNode) *ruleReply { return a.stable(NumSlots) }, "ERR Invalid or out of range slot 16384, expected 0-16383", ""},
+		{"out of range, migrating", func(a, b, c, d *ruleNode) *ruleReply { return a.migrating(NumSlots, unknown) }, "ERR Invalid or out of range slot 16384, expected 0-16383", ""},
 		{"asked of a replica", func(a, b, c, d *ruleNode) *ruleReply {
 			a.core.setShard(a.shard(), Epoch{99, false, c.core.id}, pushNothing)
 			return a.stable(5)

@@ -359,6 +359,55 @@ func TestTheOwnerDiesHalfWay(t *testing.T) {
 	}
 }
 
+// What has been imported outlives the primary that has imported it: whoever takes its
+// place has got it by the log, and serves it once the slot is its own. It is no old copy
+// either, where the slot had been here before.
+func TestWhatHasBeenImportedOutlivesItsPrimary(t *testing.T) {
+	for _, wasHere := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			mem := transport.NewMemory()
+			nodes := form(t, mem, 3, slotmesh.Config{NodeTimeout: nt})
+			defer closeAll(nodes...)
+			ctx := t.Context()
+			d, err := slotmesh.Start(ctx, slotmesh.Config{NodeTimeout: nt, Addr: "d:1", Transport: mem, Join: true, Seeds: []string{"seed-0:1"}})
+			require.NoError(t, err)
+			defer d.Close()
+			require.NoError(t, d.Ready(ctx))
+			require.NoError(t, d.Admin().Replicate(ctx, nodes[1].ID()))
+			require.NoError(t, d.Ready(ctx))
+			key := keyAt(nodes[0])
+			if wasHere {
+				key = keyAt(nodes[1])
+			}
+			h := &halfMoved{t, nodes[0], nodes[1], nodes[2], "{" + key + "}", slotmesh.KeySlot(key)}
+			if wasHere {
+				h.put(h.b, "k1", "k0")
+				require.NoError(t, h.b.Admin().MoveSlots(ctx, h.slots(), h.a.ID()))
+				require.NoError(t, h.a.Client().Set(ctx, h.tag+"k1", []byte("old")))
+				eventually(t, 2*nt, "the hand-over has no end", func() bool { return h.a.Admin().SetSlotMigrating(ctx, h.slot, h.b.ID()) == nil })
+			}
+			h.mark()
+			h.put(h.a, "k1", "k2")
+			for range 3 {
+				items, _, err := h.a.ScanSlot(h.slot, 0, 10)
+				require.NoError(t, err)
+				for _, it := range items {
+					require.NoError(t, h.move(it.Key))
+				}
+			}
+			eventually(t, nt, "the replica has not got them", func() bool { return h.count(d) == h.count(h.b) && h.count(d) >= 2 })
+			h.b.Close()
+			eventually(t, 5*nt, "nobody has taken its place", func() bool { return d.Admin().SetSlotStable(ctx, h.slot) == nil })
+			time.Sleep(5 * nt) // an old copy would have been dropped
+			require.NoError(t, d.Admin().SetSlotImporting(ctx, h.slot, h.a.ID()))
+			require.Equal(t, "k1 k2", h.answer(d, true, false, "k1", "k2"))
+			require.NoError(t, d.Admin().SetSlotStable(ctx, h.slot))
+			require.NoError(t, h.a.Admin().SetSlots(ctx, h.slots(), d.ID()))
+			require.Equal(t, "k1 k2", h.answer(d, false, false, "k1", "k2"))
+		})
+	}
+}
+
 // An old copy, of a slot that has gone and comes back, never shows.
 func TestWhatHasGoneDoesNotShowUnderImporting(t *testing.T) {
 	halfMoves(t, func(t *testing.T, h *halfMoved) {

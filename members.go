@@ -149,10 +149,11 @@ func (s *state) askStranger(from *sender, m message) {
 		}
 	case *updateMsg:
 		// Entries of the membership alone, and nothing else, may be read of it.
-		p := &peer{peerEntry: peerEntry{ID: from.ID, Key: from.Key, Addr: from.Addr}, incarnation: from.Incarnation}
+		p := &peer{peerEntry: peerEntry{ID: from.ID, Key: from.Key, Addr: from.Addr}, incarnation: from.Incarnation, jumps: s.strangers}
 		for i := range m.Peers {
 			s.mergePeer(p, &m.Peers[i])
 		}
+		s.strangers = p.jumps
 	case *digestMsg:
 		if !m.Answer {
 			s.answerDigest(m, func(a message) { s.answer(from, a) })
@@ -289,8 +290,8 @@ func (s *state) admitInvitation(p *peer, from *sender, m message) *peer {
 		}))
 	case *updateMsg:
 		i := slices.IndexFunc(m.Peers, func(e peerEntry) bool { return e.ID == s.id && e.Key == s.key && e.State == present })
-		if i < 0 {
-			return nil
+		if i < 0 || len(m.Voters) == 0 {
+			return nil // without the voters this node could not tell whom to believe
 		}
 		if why := s.refusesToJoin(from); why != 0 {
 			s.answer(from, &refusedMsg{Why: why})
@@ -398,7 +399,7 @@ func (s *state) onDuplicate(p *peer, from *sender, to wanted, m *refusedMsg) {
 func (s *state) heardFrom(p *peer, from *sender, m message) {
 	if p.incarnation != from.Incarnation {
 		p.incarnation = from.Incarnation
-		p.beatAt, p.answered, p.claim, p.leased, p.active = never, false, claim{}, false, false
+		p.beatAt, p.answered, p.claim, p.leased, p.active, p.hangs = never, false, claim{}, false, false, false
 	}
 	p.heardStarts, p.timeout = from.Starts, from.Timeout
 	switch m := m.(type) {
@@ -702,8 +703,12 @@ func (s *state) setSeeds(names []string) {
 	}
 }
 
-// seedIs notes under which address the node at a seed is known.
+// seedIs notes under which address the node at a seed is known. One that is starting
+// shows none yet: it would never be among the members that live, and be dialed for good.
 func (s *state) seedIs(name, addr string) {
+	if addr == "" {
+		return
+	}
 	for i := range s.seeds {
 		if s.seeds[i].name == name {
 			s.seeds[i].addr = addr
@@ -972,7 +977,6 @@ func (s *state) trimShards() {
 		if s.now-since > shardlessLimit {
 			s.table.dropShard(id)
 			delete(s.shardless, id)
-			delete(s.hadReplicas, id)
 			delete(s.backed, id)
 			delete(s.vote.shards, id)
 			delete(s.vote.leases, id)
@@ -1105,7 +1109,7 @@ func (s *state) wipe(hard bool) {
 	s.cluster = ClusterID{}
 	s.peers = newPeerSet(&s.table, s.salt())
 	s.table.resalt(s.salt())
-	s.key = s.cfg.random()
+	s.key, s.synced = s.cfg.random(), false
 	if hard {
 		fillRandom(s.id[:], s.cfg.random)
 		s.epochHigh = 0

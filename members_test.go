@@ -96,10 +96,14 @@ func TestWhoMaySpeakToWhom(t *testing.T) {
 		}
 		return &updateMsg{Met: nonce}
 	}
-	invitation := func(n *ruleNode) message { return &updateMsg{Peers: []peerEntry{n.core.self.peerEntry}} }
+	theirs := []voterSet{{ID: 7, Version: voterVersion{Number: 1}, Members: []member{{NodeID{0xdd}, 1}}}}
+	invitation := func(n *ruleNode) message {
+		return &updateMsg{Peers: []peerEntry{n.core.self.peerEntry}, Voters: theirs}
+	}
+	withoutVoters := func(n *ruleNode) message { return &updateMsg{Peers: []peerEntry{n.core.self.peerEntry}} }
 	invitationOf := func(key uint64, state memberState) func(*ruleNode) message {
 		return func(n *ruleNode) message {
-			return &updateMsg{Peers: []peerEntry{{ID: n.core.id, Key: n.core.key + key, State: state, Version: 5}}}
+			return &updateMsg{Peers: []peerEntry{{ID: n.core.id, Key: n.core.key + key, State: state, Version: 5}}, Voters: theirs}
 		}
 	}
 
@@ -184,6 +188,7 @@ func TestWhoMaySpeakToWhom(t *testing.T) {
 		{"unformed, frame of a formed: shows itself, to be invited", unformed, other, unknown, beat, false, "HEARTBEAT"},
 		{"unformed, vote of a formed", unformed, other, unknown, vote, false, "silence"},
 		{"unformed, invitation", unformed, other, unknown, invitation, true, joins},
+		{"unformed, invitation that names no voters", unformed, other, unknown, withoutVoters, false, "silence"},
 		{"unformed, invitation of another key", unformed, other, unknown, invitationOf(1, present), false, "silence"},
 		{"unformed, entry that says it is forgotten", unformed, other, unknown, invitationOf(0, forgotten), false, "silence"},
 		// A formed node's seed dial only looks for its own cluster: an unformed node
@@ -864,6 +869,7 @@ func TestReset(t *testing.T) {
 		require.NotEqual(t, key, b.core.key, row.name)
 		require.NotEqual(t, shard, b.shard(), row.name)
 		require.Len(t, b.core.peers.ordered, 1, row.name)
+		require.False(t, b.core.synced, "%s: it has seen no other table", row.name)
 		require.Equal(t, NumSlots, b.core.table.unassigned, row.name)
 		require.Equal(t, voterVersion{}, b.core.table.voters.Version, row.name)
 		require.Equal(t, b.core.id, b.eventsOf(EventReset)[0].Node, row.name)

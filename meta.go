@@ -138,9 +138,6 @@ func (m *meta) start() error {
 	if err := m.dir.lock(); err != nil {
 		return err
 	}
-	if err := m.dir.remove(metaTemp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
 	if m.marked, err = m.dir.exists(metaMade); err != nil {
 		return err
 	}
@@ -158,6 +155,9 @@ func (m *meta) start() error {
 	if err := m.checkSize(); err != nil {
 		return err
 	}
+	if err := m.removeTemp(); err != nil {
+		return err
+	}
 	// What has been read may not be on disk yet, as the process that wrote it
 	// may have died before it synced. Nothing may be built on it before it is.
 	return m.rewrite()
@@ -169,7 +169,20 @@ func (m *meta) startNew() error {
 	if m.marked {
 		return fmt.Errorf("file %s is missing, which was there: this node has lost its votes and its identity; start a new node in an empty folder", metaName)
 	}
+	if err := m.removeTemp(); err != nil {
+		return err
+	}
 	return m.dir.syncParents()
+}
+
+// removeTemp removes what a rewrite has left that was cut off. It comes after all
+// that may be refused: who is refused changes nothing.
+func (m *meta) removeTemp() error {
+	err := m.dir.remove(metaTemp)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // save writes cells, the newest of each key, all or none; a nil value deletes.

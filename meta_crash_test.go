@@ -497,6 +497,7 @@ func stepsOf(t *testing.T, script crashScript) int {
 // ---- tests
 
 func TestMetaKeepsWholeSavesWhereverPowerIsLost(t *testing.T) {
+	racing.OneGoroutine(t)
 	t.Parallel()
 	script := newCrashScript(10)
 	outcomes := 0
@@ -520,6 +521,7 @@ func TestMetaKeepsWholeSavesWhereverPowerIsLost(t *testing.T) {
 
 // A process that dies leaves the next one to read what is not on disk yet.
 func TestMetaKeepsWholeSavesAfterProcessAndPowerAreLost(t *testing.T) {
+	racing.OneGoroutine(t)
 	t.Parallel()
 	script := newCrashScript(6)
 	steps := stepsOf(t, script)
@@ -552,6 +554,7 @@ func TestMetaKeepsWholeSavesAfterProcessAndPowerAreLost(t *testing.T) {
 }
 
 func TestMetaSavesNothingAfterAnError(t *testing.T) {
+	racing.OneGoroutine(t)
 	t.Parallel()
 	script := newCrashScript(10)
 	fault := errors.New("no space, or a bad disk")
@@ -607,6 +610,7 @@ func (r *crashRun) saveUntilError(t *testing.T, m *meta, d *crashDisk, script cr
 
 // If these disks did not fail the tests above, those would prove nothing.
 func TestCrashesShowEverySyncThatIsMissing(t *testing.T) {
+	racing.OneGoroutine(t)
 	t.Parallel()
 	script := newCrashScript(6)
 	for _, test := range []struct {

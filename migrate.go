@@ -867,6 +867,19 @@ func (e *engine) stageSlot(slot Slot, job uint64) bool {
 	return true
 }
 
+// imports notes that a key is written to a slot that an operator's mark brings here key
+// by key. What is here of it is right under the move that is to come, whoever leads then:
+// the replicas, which know nothing of marks, hear so before the key.
+func (e *engine) imports(slot Slot, c *slotCell) {
+	c.imported = true
+	k := e.repl.n.kept
+	if move := e.view.Load().entry(slot).move + 1; k.at(cellStaged, slot) != move {
+		k.set(cellStaged, slot, move)
+		e.repl.became(entryStaged, slot, c, move)
+		k.saveLater()
+	}
+}
+
 // receive applies a piece of data.
 func (j *jobs) receive(s *dataServer, p *dataPiece) {
 	in := j.incomingOf(s, p.job)
@@ -994,9 +1007,14 @@ func (j *jobs) stageInPlace(job, position uint64, moves moveRuns) {
 			j.n.repl.became(entryStaged, slot, c, to[slot])
 		}
 	}, func() {
-		j.n.repl.onceCommitted(j.n.repl.end(), func() {
+		held := func() {
 			j.n.later(func(s *state, now time.Duration) output { return s.stageHeld(now, job, position) })
-		})
+		}
+		if mutated(mutInPlaceAlone) {
+			held()
+			return
+		}
+		j.n.repl.onceCommitted(j.n.repl.end(), held)
 	})
 }
 
@@ -1021,7 +1039,7 @@ func (j *jobs) held(moves moveRuns, job, position uint64) {
 	if err := j.kept.save(); err != nil {
 		return // the node serves no more
 	}
-	if !j.n.repl.awaitHeld(j.n.ctx, j.n.repl.end(), 0, 0, freezeLimit) {
+	if !mutated(mutHeldAlone) && !j.n.repl.awaitHeld(j.n.ctx, j.n.repl.end(), 0, 0, freezeLimit) {
 		return
 	}
 	_ = j.n.post(j.n.ctx, func(s *state, now time.Duration) output { return s.stageHeld(now, job, position) })
@@ -1127,7 +1145,7 @@ func (j *jobs) mark(t markTell) {
 	if was := c.mark.Load(); was != nil && was.Importing && t.mark == nil && c.closed() && !j.n.core.table.slotIsOf(t.slot, j.n.core.self.Shard) {
 		defer j.n.tellGone(oneSlotSet(t.slot)) // what waits here for keys waits at the wrong node
 	}
-	if !t.stale {
+	if !t.stale || j.kept.at(cellStaged, t.slot) > j.n.core.table.slots.at(t.slot).move { // or it has been imported, by another member
 		c.mark.Store(t.mark)
 		return
 	}
@@ -1248,12 +1266,13 @@ func (j *jobs) dropData(slot Slot) {
 	}
 }
 
-// drop is called by the run loop when slots that have gone are served elsewhere.
+// drop is called by the run loop when slots that have gone are served elsewhere. What has
+// come since, for a move that is to bring them back, is not what has gone.
 func (j *jobs) drop(runs moveRuns) {
 	var slots SlotSet
 	turns := map[Slot]uint32{}
-	runs.each(func(slot Slot, _ uint64) {
-		if c := j.n.engine.cell(slot); c != nil && !j.n.core.table.slotIsOf(slot, j.n.core.self.Shard) {
+	runs.each(func(slot Slot, move uint64) {
+		if c := j.n.engine.cell(slot); c != nil && !j.n.core.table.slotIsOf(slot, j.n.core.self.Shard) && j.kept.at(cellStaged, slot) <= move {
 			slots.Add(slot)
 			turns[slot] = c.turn.Load()
 		}

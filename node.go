@@ -89,7 +89,8 @@ type Node interface {
 	// most 65,536) is dropped, and counted in an EventLost before the next one.
 	Events(ctx context.Context, buffer int) <-chan Event
 	// Ready waits until the node serves, and a majority of the right voters
-	// votes. The error says what was missing when ctx was over. A replica is ready while
+	// votes. The error says what was missing when ctx was over; where ctx is over
+	// already, it is the error of a node that is ready, too. A replica is ready while
 	// its primary leads and counts it among those in sync, as far as it has heard: so
 	// that nothing is lost if it takes over.
 	Ready(ctx context.Context) error
@@ -313,8 +314,8 @@ func random64() uint64 {
 // start launches the goroutines of the node. All of them end before Close
 // returns.
 func (n *node) start() {
-	n.engine = engine{store: n.cfg.Store, ranked: store.RankedOf(n.cfg.Store), clock: n.clock, log: n.cfg.Logger, commands: map[string]*Command{}, maxKey: n.cfg.MaxKey,
-		maxValue: n.cfg.MaxValue, timeout: n.cfg.NodeTimeout, events: n.emit, goes: n.goes}
+	n.engine = engine{store: n.cfg.Store, ranked: store.RankedOf(n.cfg.Store), heads: headsOf(n.cfg.Store), clock: n.clock,
+		log: n.cfg.Logger, commands: map[string]*Command{}, maxKey: n.cfg.MaxKey, maxValue: n.cfg.MaxValue, timeout: n.cfg.NodeTimeout, events: n.emit, goes: n.goes}
 	for i := range n.cfg.Commands {
 		c := &n.cfg.Commands[i]
 		n.engine.commands[c.Name] = c
@@ -807,6 +808,9 @@ func (n *node) Ready(ctx context.Context) error {
 		changed := n.changed.wait()
 		v := n.engine.view.Load()
 		if v.ready {
+			if err := ctx.Err(); err != nil { // as where it has to wait
+				return fmt.Errorf("slotmesh: waiting until node %s is ready: %w", n.ID().short(), err)
+			}
 			return nil
 		}
 		select {
@@ -976,7 +980,9 @@ func (n *node) closeEvents() {
 // logEvent writes what an operator should see.
 func (n *node) logEvent(e *Event) {
 	switch e.Kind {
-	case EventUnclean, EventCut, EventDuplicate, EventNumberRefused, EventRefused, EventFailed, EventDiffers:
+	case EventCut:
+		n.cfg.Logger.Warn(e.Kind.String(), "node", e.Node, "shard", e.Shard, "number", e.Number, "text", e.Text)
+	case EventUnclean, EventDuplicate, EventNumberRefused, EventRefused, EventFailed, EventDiffers:
 		n.cfg.Logger.Warn(e.Kind.String(), "node", e.Node, "shard", e.Shard, "addr", e.Addr, "text", e.Text)
 	case EventReplicas:
 		log := n.cfg.Logger.Warn

@@ -43,7 +43,11 @@ type slotPart struct {
 // partDone ends a part.
 func (s *state) partDone(p *slotPart, err *commandError) {
 	if p.command != nil {
-		s.commandDone(p.command, err)
+		if err == nil { // all who live are to know of this part, however long the others take
+			s.pending.waits = append(s.pending.waits, &pushWait{slots: p.command})
+		} else {
+			s.commandDone(p.command, err)
+		}
 		return
 	}
 	key := forwardKey{p.peer.ID, p.request}
@@ -60,6 +64,7 @@ func (s *state) partDone(p *slotPart, err *commandError) {
 	}
 }
 
+// commandDone is called once a part has failed, or all who live know that it is decided.
 func (s *state) commandDone(c *slotCommand, err *commandError) {
 	c.done = c.done || err == nil
 	if c.err == nil || err != nil && err.MayHappen && !c.err.MayHappen {
@@ -70,7 +75,7 @@ func (s *state) commandDone(c *slotCommand, err *commandError) {
 	}
 	switch {
 	case c.err == nil:
-		s.replyDecided(c.id)
+		s.tell(replyTell{id: c.id, beside: true}) // as replyDecided
 	case c.done && !c.err.MayHappen:
 		s.reply(c.id, &commandError{Code: c.err.Code, Text: "some of the slots have changed hands; of the others: " + c.err.Text, MayHappen: true})
 	default:
@@ -337,7 +342,12 @@ func (s *state) startOperation(p *slotPart) {
 	op.stand = s.newCandidacy(p.from, whyOperator, op, Epoch{})
 }
 
+// endOperation ends an operation. What another one has decided of its slots meanwhile was
+// pushed without anybody who waits for it: it is pushed again.
 func (s *state) endOperation(op *operation, err *commandError) {
+	if err == nil {
+		s.pending.slots.Union(&op.part.slots)
+	}
 	s.ops = slices.DeleteFunc(s.ops, func(x *operation) bool { return x == op })
 	s.partDone(op.part, err)
 }
@@ -428,6 +438,7 @@ func (s *state) retake(op *operation) {
 	s.wakeBy(op.stand.raiseAt)
 }
 
+// duelWait is for who has been outbid, and is to bid again.
 func (s *state) duelWait() time.Duration {
 	return s.cfg.nodeTimeout/50 + s.jitter(s.cfg.nodeTimeout/12)
 }
@@ -468,8 +479,12 @@ func (s *state) timeOut(op *operation) {
 // was asked. What it would still push is of no meaning to others now.
 func (s *state) abandon(err *commandError) {
 	s.failQueued(err)
-	for _, w := range s.waits {
-		s.reply(w.command, nil) // done, and told to who could be told
+	for _, w := range s.waits { // done, and told to who could be told
+		if w.slots != nil {
+			s.commandDone(w.slots, nil)
+		} else {
+			s.reply(w.command, nil)
+		}
 	}
 	for _, b := range s.bumps {
 		s.reply(b.command, err)

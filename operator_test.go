@@ -230,6 +230,25 @@ func TestReplyWaitsForTheDecisionAndTheNews(t *testing.T) {
 	require.Equal(t, "OK", r.String())
 }
 
+// Of a command in parts each part is waited for like that, also one that is decided
+// before the last.
+func TestReplyWaitsForTheNewsOfEachPart(t *testing.T) {
+	t.Parallel()
+	w, a, _, c, _ := withoutOwner(t)
+	w.hold = func(m ruleMail) bool { return m.msg.kind() == msgUpdated && m.from == c && m.to == a }
+	r := a.delSlots("10 9000") // its own, and one that b gives
+	w.freezesAll()
+	w.deliver()
+	w.freezesAll()
+	w.run(ruleNT / 20)
+	require.Equal(t, "-", c.owns(10))
+	require.Equal(t, "-", a.owns(9000))
+	require.Empty(t, a.core.forwards, "the other part is done")
+	require.Equal(t, "no reply", r.String())
+	w.releaseHeld()
+	require.Equal(t, "OK", r.String())
+}
+
 // Without a majority: -CLUSTERDOWN; nothing has changed if no MOVE was sent, else
 // the text says that it may still happen.
 func TestCommandsWithoutAMajority(t *testing.T) {
@@ -386,7 +405,7 @@ func TestOwnerAnswersAForward(t *testing.T) {
 
 // ---- operations
 
-// First the promises of the shard, then D4's record with primary = none, then
+// First the promises of the shard, then R4's record with primary = none, then
 // the MOVE.
 func TestOperationTakesTheShardFirst(t *testing.T) {
 	t.Parallel()
@@ -418,7 +437,7 @@ func TestOperationTakesTheShardFirst(t *testing.T) {
 	require.Equal(t, []string{"VOTE", "RECORD", "MOVE"}, slices.Compact(steps))
 	require.Equal(t, epoch, w.nodes[0].core.table.shards[b.shard()], "nobody leads that shard now, and nobody says otherwise")
 
-	// The old primary, back, must pass D3 again.
+	// The old primary, back, must pass R3 again.
 	w.seen = nil
 	b.restart()
 	w.until("b is back", func() bool { return b.serves(9001) })
@@ -606,6 +625,21 @@ func TestTwoOperationsOnOneSlot(t *testing.T) {
 	require.Equal(t, c.owns(5), d.owns(5))
 }
 
+// A command that finds its slots given by another one waits for that one's news too.
+func TestTwoOperationsOnOneSlotAtOneNode(t *testing.T) {
+	t.Parallel()
+	w, _, _, c, d := withoutOwner(t)
+	w.hold = func(m ruleMail) bool { return m.msg.kind() == msgUpdated && m.from == c }
+	first, second := d.addSlots("5"), d.setSlots("5", d)
+	w.until("both are decided", func() bool { return len(d.core.ops) == 0 })
+	require.Equal(t, "d", c.owns(5))
+	require.Equal(t, "no reply", first.String())
+	require.Equal(t, "no reply", second.String())
+	w.releaseHeld()
+	require.Equal(t, "OK", w.settle(first))
+	require.Equal(t, "OK", w.settle(second))
+}
+
 // Many commands at once are carried out one after the other.
 func TestManyOperationsAtOnce(t *testing.T) {
 	t.Parallel()
@@ -696,10 +730,10 @@ func TestSetConfigEpoch(t *testing.T) {
 	require.Equal(t, uint64(7), b.core.epochHigh, "the highest seen")
 }
 
-// ---- D10: TAKEOVER
+// ---- R10: TAKEOVER
 
 // TAKEOVER uses highest + 1 with unclean = 1 and shows itself as primary at
-// once; it acknowledges only once it has won D3 and D4, under its lease.
+// once; it acknowledges only once it has won R3 and R4, under its lease.
 func TestTakeoverShowsItselfAtOnce(t *testing.T) {
 	t.Parallel()
 	w, a, b, c, _ := withoutOwner(t)

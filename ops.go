@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unsafe"
 
 	"github.com/slotmesh/slotmesh/store"
 )
@@ -32,6 +33,12 @@ func (e *engine) runOp(ctx context.Context, q *request, wait patience) (value []
 	case opDo:
 		return e.runCommand(ctx, q, wait)
 	}
+	return e.runWriteOp(ctx, q, wait)
+}
+
+// runWriteOp is runOp for the calls that write. It is a function of its own, as what its
+// closure shares with it lies on the heap from its beginning on.
+func (e *engine) runWriteOp(ctx context.Context, q *request, wait patience) (value []byte, ran bool, err error) {
 	r := Request{Keys: []string{string(q.args[0])}, Name: q.op.String(), Asking: q.asking, AckReplicas: q.acks, wrote: &q.wrote}
 	ran, err = e.execute(ctx, new(Tx), &r, func(tx *Tx) (err error) {
 		value, err = runWrite(tx, q, r.Keys[0])
@@ -41,7 +48,7 @@ func (e *engine) runOp(ctx context.Context, q *request, wait patience) (value []
 }
 
 func (e *engine) runGet(ctx context.Context, q *request, wait patience) ([]byte, bool, error) {
-	key := string(q.args[0])
+	key := unsafe.String(unsafe.SliceData(q.args[0]), len(q.args[0])) // nobody changes an argument
 	if len(key) > e.maxKey {
 		return nil, false, tooLong("key", len(key), e.maxKey)
 	}

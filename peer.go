@@ -217,20 +217,13 @@ type peer struct {
 	log         logPosition   // where its log ends, of its epoch the number alone
 	active      bool          // it votes under the START in force
 	stopped     bool          // its set is about to be replaced, or it has not saved what members says
+	hangs       bool          // its disk does not answer
 	members     uint64        // its digest of the membership
 	differs     int           // heartbeats in a row whose digests differ from ours
 	sameSince   time.Duration // since when its digests equal ours
 	exchangeAt  time.Duration // when an exchange with it began
 	formNumbers formNumbers   // of a former by number
-	jump        jumpBudget
-}
-
-// jumpBudget bounds by how much one peer may raise the numbers of this node.
-type jumpBudget struct {
-	minute  time.Duration // began then
-	used    uint64        // in it
-	frame   uint64
-	inFrame uint64 // used in that frame
+	jumps       jumps
 }
 
 // peerSet keeps the peers in order of their ids, so that every walk over them

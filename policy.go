@@ -20,7 +20,8 @@ type Policy struct {
 	DataAge int
 
 	// NoMigration keeps this node, while it is a replica, at its primary. By default
-	// it goes to one that has lost its last replica, if its own has others.
+	// it goes to one whose replicas are all silent, if its own has others. Where an
+	// operator has taken the last one away none comes.
 	NoMigration bool
 
 	// MigrationBarrier is how many replicas a primary keeps when one of them goes to

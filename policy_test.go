@@ -140,8 +140,8 @@ func TestPolicyOfReplicasThatGo(t *testing.T) {
 		{"two stay: there are two", "dA eA fB", Policy{MigrationBarrier: 2}, "A"},
 		{"two stay: there are three", "dA eA gA fB", Policy{MigrationBarrier: 2}, "C"},
 	} {
-		x := shaped(t, 3, 8, "d", row.shape, func(s *state) {
-			s.hadReplicas[primaryShard(s, 2)] = true
+		x := shaped(t, 3, 9, "d", row.shape, func(s *state) {
+			hasLost(s, 2, 8)
 			s.shardRecord = inSyncOf(s, 0, 1, 2, 3, 4, 5, 6, 7)
 			s.cfg.policy = row.policy
 			s.nextReplica = 0

@@ -143,7 +143,7 @@ func (q *queue) answers(t *testing.T) (all []*response) {
 		require.Equal(t, frameReply, kind)
 		p, err := decodeResponse(payload)
 		require.NoError(t, err)
-		all = append(all, p)
+		all = append(all, &p)
 	}
 	return all
 }

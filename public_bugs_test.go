@@ -236,7 +236,7 @@ func TestAFailoverByHandEndsWhileKeysExpire(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes, f := formShardOn(t, 2, Config{})
-		for i := range 20_000 {
+		for i := range racing.Fewer(20_000, 5_000) {
 			require.NoError(t, nodes[0].Client().SetFor(t.Context(), fmt.Sprint("key", i), []byte("v"), time.Duration(1000+i%4000)*time.Millisecond))
 		}
 		f.SetBoth(nodes[0].addr[:1], nodes[1].addr[:1], transport.Link{Delay: time.Millisecond})
@@ -326,7 +326,7 @@ func TestAllNodesStartAnewAtOnce(t *testing.T) {
 			seeds = append(seeds, fmt.Sprintf("%c:1", 'a'+i))
 		}
 		nodes := make([]*node, len(seeds))
-		for range 3 {
+		for range racing.Fewer(3, 2) {
 			for i, at := range seeds {
 				if nodes[i] != nil {
 					nodes[i].Close()
@@ -375,7 +375,7 @@ func TestNodesThatStartAnewOneAfterTheOtherLoseNothing(t *testing.T) {
 				until(t, 4*driverNT, "three voters", func() bool { return len(nodes[0].Status().Voters) == 3 && nodes[0].Status().Ready })
 				until(t, driverNT, "the key is written", func() bool { return nodes[0].Client().Set(t.Context(), "x", []byte("1")) == nil })
 				level(t, driverNT, nodes[0], nodes[1])
-				for round := range 6 {
+				for round := range racing.Fewer(6, 4) {
 					i := round % 2
 					nodes[i].Close()
 					nodes[i] = start(i)
@@ -406,7 +406,7 @@ func TestALogThatIsCutInTheMiddleOfAFrame(t *testing.T) {
 		wg.Go(func() { churn(ctx, t, a, 200) })
 		time.Sleep(100 * time.Millisecond)
 		stores := []uint64{nodes[1].repl.facts.Load().store, nodes[2].repl.facts.Load().store}
-		for range 40 {
+		for range racing.Fewer(40, 20) {
 			for _, r := range nodes[1:] {
 				f.Set(a.addr[:1], r.addr[:1], transport.Link{ResetAfter: 1 + rand.Int64N(3000)})
 			}

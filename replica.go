@@ -42,7 +42,14 @@ type laggard struct {
 	incarnate
 	at    uint64        // the last entry that it has acknowledged
 	since time.Duration // when it has, or when it began to lack some
-	owes  uint64        // it stood still: what it has to have to be waited for again; 0: it did not
+	goals [2]goal       // ends of the log that it has to reach in time, the nearest first
+	owes  uint64        // it has been too slow: what it has to have to be waited for again; 0: it was not
+}
+
+// goal is where the log of a shard ended at a time.
+type goal struct {
+	offset uint64
+	set    time.Duration
 }
 
 // member is this node as a member of its shard.
@@ -108,15 +115,16 @@ func (s *state) waitedFor(l *leadership) []incarnate {
 }
 
 // firstInSync is with whom a winner opens: who was in sync and is heard now. The
-// primary that it replaces is not: what it has acknowledged to nobody is to go
-// first.
-func (s *state) firstInSync(rec *record) []incarnate {
+// primary that it replaces is not: what nobody else has is to go first. But one that
+// has consented has nothing of the kind, and is needed: where the winner dies before
+// anybody has caught up with it, nobody else would be left who may lead.
+func (s *state) firstInSync(rec *record, consent Epoch) []incarnate {
 	set := []incarnate{s.member()}
 	if rec == nil || !rec.electable(s.member()) {
 		return set
 	}
 	for _, m := range rec.InSync {
-		if m.Node != s.id && m.Node != rec.Epoch.Node && !s.memberLost(m) {
+		if m.Node != s.id && (m.Node != rec.Epoch.Node || rec.Epoch == consent && !mutated(mutGiverLost)) && !s.memberLost(m) {
 			set = append(set, m)
 		}
 	}
@@ -167,20 +175,35 @@ func (s *state) noteProgress(l *leadership) {
 	}
 }
 
-// lacks is a member that lacks entries, and was among others that did.
+// lacks is a member that lacks entries, and was among others that did. It is too slow
+// where it stands still for NodeTimeout/2, and where it gets on, but needs longer than
+// that for what there was to get: goals are set NodeTimeout/4 apart, so that no entry is
+// waited for longer than three of those.
 func (s *state) lacks(was []laggard, m memberAt) laggard {
+	end := goal{s.logHas.end, s.now}
+	begins := laggard{incarnate: m.incarnate, at: m.offset, since: s.now, goals: [2]goal{end}}
 	i := slices.IndexFunc(was, func(b laggard) bool { return b.incarnate == m.incarnate })
-	if i < 0 {
-		return laggard{incarnate: m.incarnate, at: m.offset, since: s.now}
+	if i < 0 || was[i].owes > 0 && m.offset >= was[i].owes {
+		return begins
 	}
 	b := was[i]
-	switch {
-	case b.owes > 0 && m.offset >= b.owes:
-		return laggard{incarnate: m.incarnate, at: m.offset, since: s.now}
-	case m.offset != b.at:
+	if m.offset != b.at {
 		b.at, b.since = m.offset, s.now
-	case b.owes == 0 && s.now-b.since >= s.cfg.nodeTimeout/2:
-		b.owes = s.logHas.end
+	}
+	for range b.goals {
+		if b.goals[0].offset != 0 && m.offset >= b.goals[0].offset {
+			b.goals = [2]goal{b.goals[1]}
+		}
+	}
+	switch {
+	case b.goals[0].offset == 0:
+		b.goals[0] = end
+	case b.goals[1].offset == 0 && s.now-b.goals[0].set >= s.cfg.nodeTimeout/4:
+		b.goals[1] = end
+	}
+	slow := s.now-b.goals[0].set >= s.cfg.nodeTimeout/2
+	if b.owes == 0 && (slow || s.now-b.since >= s.cfg.nodeTimeout/2) {
+		b.owes = end.offset
 	}
 	return b
 }
@@ -330,6 +353,7 @@ func (s *state) takes(now time.Duration, shard ShardID, e Epoch) (output, bool) 
 	if ok && s.promise.less(e) {
 		s.promise = e
 		s.mark(cellKey{kind: cellNode})
+		s.heardEpoch(shard, e.Number)
 		if c := s.stand; c != nil && c.op == nil && c.epoch.less(e) {
 			s.withdraw()
 		}
@@ -363,6 +387,9 @@ func (s *state) storeIs(now time.Duration, incarnation uint64, holdsCopy bool) o
 func (s *state) replaces(now time.Duration, shard ShardID, e Epoch) (out output, inc uint64, ok bool) {
 	if !s.mayTake(shard, e) {
 		return output{}, 0, false
+	}
+	if mutated(mutHalfCounts) {
+		return s.storeIs(now, s.self.Store, s.holdsCopy), s.self.Store, true
 	}
 	inc = s.newStore()
 	return s.storeIs(now, inc, false), inc, true
@@ -486,13 +513,16 @@ func (s *state) replicaTick() {
 		return
 	}
 	s.nextReplica = s.now + s.cfg.nodeTimeout/2
-	if s.self.State != present || s.leave != nil || s.stand != nil || s.failing != nil || !s.synced {
+	if s.self.State != present || s.leave != nil || s.failing != nil || !s.synced {
+		return
+	}
+	if s.stand != nil {
+		if s.stand.byItself() && s.isReplica(s.self) {
+			s.followTheGone() // there is nothing to stand for, and perhaps nobody who votes for it
+		}
 		return
 	}
 	replicas := s.liveReplicas()
-	for id := range replicas {
-		s.hadReplicas[id] = true
-	}
 	s.tellReplicas(replicas)
 	switch {
 	case s.table.shards[s.self.Shard] == (Epoch{}):
@@ -500,12 +530,12 @@ func (s *state) replicaTick() {
 			s.leadOwnShard() // the primary that it was to follow has not come
 		}
 	case !s.isReplica(s.self):
-		if ok, _ := s.clusterState(); ok && s.spare() {
+		if ok, _ := s.clusterState(); ok && s.spare() && !mutated(mutIdleSpare) {
 			s.backUp()
 		}
 	case s.followTheGone():
 	default:
-		if ok, _ := s.clusterState(); ok && !s.cfg.policy.NoMigration {
+		if ok, _ := s.clusterState(); ok && !s.cfg.policy.NoMigration && !mutated(mutStaysPut) {
 			s.migrateReplica(replicas)
 		}
 	}
@@ -580,12 +610,20 @@ func (s *state) migrateReplica(replicas map[ShardID][]*peer) {
 	}
 	for _, id := range s.table.order {
 		p := s.peers.get(s.table.primary(id))
-		if s.table.owned[id] == 0 || len(replicas[id]) > 0 || !s.hadReplicas[id] || p == nil || p.State != present || p.Shard != id || s.silentHere(p) || p.Host == s.self.Host {
+		if s.table.owned[id] == 0 || len(replicas[id]) > 0 || !s.hasReplicas(id) || p == nil || p.State != present || p.Shard != id || s.silentHere(p) || p.Host == s.self.Host {
 			continue
 		}
 		s.becomeReplica(id)
 		return
 	}
+}
+
+// hasReplicas reports whether a shard has replicas, heard or not. A primary that never had
+// one gets none of another's, nor does one whose last was taken from it, as in Redis: that
+// was an operator's decision. It is asked of the table, of which all know the same: the
+// one that is to go may have come only when the last replica had died already.
+func (s *state) hasReplicas(id ShardID) bool {
+	return slices.ContainsFunc(s.peers.ordered, func(p *peer) bool { return p.Shard == id && s.isReplica(p) })
 }
 
 // mayGo reports whether enough of its shard's replicas hold every acknowledged write

@@ -124,7 +124,7 @@ func (n *ruleNode) proposes() string {
 	return n.w.members(n.core.lead.recording.msg.Record.InSync)
 }
 
-// ---- D6: who is in sync
+// ---- R6: who is in sync
 
 // The set that is waited for grows before the record and shrinks after it.
 func TestWaitsGrowBeforeTheRecordAndShrinkAfterIt(t *testing.T) {
@@ -323,10 +323,22 @@ func TestWhoGetsNoFurtherWithTheLog(t *testing.T) {
 				x.w.run(nt / 10)
 			}
 		}, "ac"},
-		{"it gets further, and lacks some all the time", func(x *replicas) {
+		{"it gets further in time, and lacks some all the time", func(x *replicas) {
 			for i := range uint64(20) {
-				x.a.has(30+i, map[*ruleNode]uint64{x.b: 8 + i, x.c: 30 + i})
+				x.a.has(30+i, map[*ruleNode]uint64{x.b: 29 + i, x.c: 30 + i})
 				x.w.run(nt / 4)
+			}
+		}, ""},
+		{"it gets further, and needs longer than that for what there is", func(x *replicas) {
+			for i := range uint64(6) {
+				x.a.has(30+i, map[*ruleNode]uint64{x.b: 8 + i, x.c: 30 + i})
+				x.w.run(nt / 10)
+			}
+		}, "ac"},
+		{"what it lacks now is younger than that", func(x *replicas) {
+			for i := range uint64(7) {
+				x.a.has(30+10*i, map[*ruleNode]uint64{x.b: 10 * i, x.c: 30 + 10*i})
+				x.w.run(nt / 10)
 			}
 		}, ""},
 		{"it has had everything meanwhile", func(x *replicas) {
@@ -450,34 +462,43 @@ func TestMemberWithANewStoreIsAnotherOne(t *testing.T) {
 }
 
 // The winner opens with the members of the newest record that it hears, without
-// the primary that it replaces.
+// the primary that it replaces, unless that one has consented.
 func TestWithWhomAWinnerOpens(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
-		name string
-		edit func(b, c *ruleNode, rec *record)
-		want string
+		name      string
+		edit      func(b, c *ruleNode, rec *record)
+		consented bool // the last primary
+		want      string
 	}{
-		{"who was in sync and is heard, without the last primary", func(b, c *ruleNode, rec *record) {}, "bc"},
-		{"the last primary is heard", func(b, c *ruleNode, rec *record) { b.w.nodes[0].knows(b).heardAt = b.w.now }, "bc"},
-		{"one is not heard", func(b, c *ruleNode, rec *record) { b.knows(c).heardAt = b.w.now - ruleNT/2 }, "b"},
-		{"one has another store", func(b, c *ruleNode, rec *record) { b.knows(c).Store++ }, "b"},
-		{"the winner was not in sync itself: nobody is", func(b, c *ruleNode, rec *record) { b.core.self.Store++ }, "b"},
-		{"the record was the winner's own", func(b, c *ruleNode, rec *record) { rec.Epoch.Node = b.core.id }, "bac"},
+		{"who was in sync and is heard, without the last primary", func(b, c *ruleNode, rec *record) {}, false, "bc"},
+		{"the last primary is heard", func(b, c *ruleNode, rec *record) { b.w.nodes[0].knows(b).heardAt = b.w.now }, false, "bc"},
+		{"the last primary has consented", func(b, c *ruleNode, rec *record) {}, true, "bac"},
+		{"it has consented, and is not heard", func(b, c *ruleNode, rec *record) { b.knows(b.w.nodes[0]).heardAt = b.w.now - ruleNT/2 }, true, "bc"},
+		{"it has consented, and has another store", func(b, c *ruleNode, rec *record) { b.knows(b.w.nodes[0]).Store++ }, true, "bc"},
+		{"it has consented, and led again since", func(b, c *ruleNode, rec *record) { rec.Epoch.Number++ }, true, "bc"},
+		{"one is not heard", func(b, c *ruleNode, rec *record) { b.knows(c).heardAt = b.w.now - ruleNT/2 }, false, "b"},
+		{"one has another store", func(b, c *ruleNode, rec *record) { b.knows(c).Store++ }, false, "b"},
+		{"the winner was not in sync itself: nobody is", func(b, c *ruleNode, rec *record) { b.core.self.Store++ }, true, "b"},
+		{"the record was the winner's own", func(b, c *ruleNode, rec *record) { rec.Epoch.Node = b.core.id }, false, "bac"},
 	} {
 		w := newRules(t)
 		a, b, c, _, _ := w.replicated()
 		rec := *a.voted(a).record
+		var consent Epoch
+		if row.consented {
+			consent = rec.Epoch
+		}
 		b.core.begin(w.now)
 		b.knows(c).heardAt, b.knows(a).heardAt = w.now, w.now
 		row.edit(b, c, &rec)
-		if got := w.members(b.core.firstInSync(&rec)); got != row.want {
+		if got := w.members(b.core.firstInSync(&rec, consent)); got != row.want {
 			t.Errorf("%s: %s, want %s", row.name, got, row.want)
 		}
 	}
 	w := newRules(t)
 	_, b, _, _, _ := w.replicated()
-	require.Equal(t, []incarnate{b.core.member()}, b.core.firstInSync(nil), "no record")
+	require.Equal(t, []incarnate{b.core.member()}, b.core.firstInSync(nil, Epoch{}), "no record")
 }
 
 // A primary that dies is replaced by a member that was in sync, which shows all
@@ -563,6 +584,8 @@ func TestWhichEntriesAMemberTakes(t *testing.T) {
 			b.core.lead = nil
 			b.restart()
 			require.Equal(t, e, b.core.promise, "%s: saved", row.name)
+			require.Equal(t, e.Number, b.core.currentEpoch(), "%s: it has heard of it", row.name)
+			require.Equal(t, e.Number+1, b.core.nextEpoch(shard), "%s: it wins nothing below", row.name)
 		}
 	}
 }
@@ -813,6 +836,25 @@ func TestReplicaFollowsAPrimaryThatHasGone(t *testing.T) {
 	}
 }
 
+// It does so while it stands, too, which it would go on with for ever: of the record's
+// members nobody is left, and the shard is strict.
+func TestReplicaFollowsAPrimaryThatHasGoneWhileItStands(t *testing.T) {
+	t.Parallel()
+	x := newReplicas(t)
+	require.Equal(t, "OK", x.w.settle(x.e.replicate(x.d.core.id, false)))
+	x.e.step(func(s *state, now time.Duration) output {
+		s.begin(now)
+		s.holdsCopy = true
+		s.standFor(whySilence)
+		s.setPeer(x.e.knows(x.d), pushNothing, func(e *peerEntry) { e.Shard = x.a.shard() })
+		s.nextReplica = 0
+		s.replicaTick()
+		return s.end()
+	})
+	require.Equal(t, x.a.shard(), x.e.shard())
+	require.Nil(t, x.e.core.stand)
+}
+
 // ---- who replicates whom
 
 // shaped is a cluster of n nodes, of which the first prims own slots, as one of
@@ -856,7 +898,7 @@ func inSyncOf(s *state, peers ...int) *record {
 
 func TestReplicaGoesToAPrimaryThatHasLostItsLast(t *testing.T) {
 	t.Parallel()
-	lost := func(s *state) { s.hadReplicas[primaryShard(s, 2)] = true }
+	lost := func(s *state) { hasLost(s, 2, 8) }
 	for _, row := range []struct {
 		name  string
 		self  string
@@ -881,8 +923,12 @@ func TestReplicaGoesToAPrimaryThatHasLostItsLast(t *testing.T) {
 			s.setPeer(s.peers.ordered[2], pushNothing, func(e *peerEntry) { e.State = leaving })
 		}, "A"},
 		{"it is on the host of that primary", "d", "dA eA fB", func(s *state) { lost(s); s.self.Host = s.peers.ordered[2].Host }, "A"},
-		{"that has no slots", "d", "dA eA fB", func(s *state) { s.hadReplicas[primaryShard(s, 7)] = true }, "A"},
-		{"the first of two", "d", "dA eA", func(s *state) { lost(s); s.hadReplicas[primaryShard(s, 1)] = true }, "B"},
+		{"that has no slots", "d", "dA eA fB", func(s *state) { hasLost(s, 7, 8) }, "A"},
+		{"the one that it has lost was forgotten", "d", "dA eA fB", func(s *state) {
+			lost(s)
+			s.setPeer(s.peers.ordered[8], pushNothing, func(e *peerEntry) { e.State = forgotten })
+		}, "A"},
+		{"the first of two", "d", "dA eA", func(s *state) { lost(s); hasLost(s, 1, 9) }, "B"},
 		{"the other of the two has just come", "d", "dA eA fB", func(s *state) { lost(s); s.shardRecord = inSyncOf(s, 0, 3) }, "A"},
 		{"the other of the two has another store", "d", "dA eA fB", func(s *state) {
 			lost(s)
@@ -891,7 +937,7 @@ func TestReplicaGoesToAPrimaryThatHasLostItsLast(t *testing.T) {
 		}, "A"},
 		{"it has just come itself", "d", "dA eA fB", func(s *state) { lost(s); s.shardRecord = inSyncOf(s, 0, 4) }, "C"},
 	} {
-		x := shaped(t, 3, 8, row.self, row.shape, row.edit)
+		x := shaped(t, 3, 10, row.self, row.shape, row.edit)
 		x.step(func(s *state, now time.Duration) output {
 			if s.shardRecord == nil || s.shardRecord.Shard != s.self.Shard {
 				s.shardRecord = inSyncOf(s, 0, 1, 2, 3, 4, 5, 6, 7)
@@ -914,6 +960,13 @@ func primaryShard(s *state, i int) ShardID {
 		}
 	}
 	return ShardID{}
+}
+
+// hasLost makes a node a replica of another, and silent.
+func hasLost(s *state, primary, replica int) {
+	shard := primaryShard(s, primary)
+	s.setPeer(s.peers.ordered[replica], pushNothing, func(e *peerEntry) { e.Shard = shard })
+	silence(s, replica)
 }
 
 // silence makes the i-th node silent.

@@ -424,6 +424,9 @@ func (r *replication) seen(c *slotCell) logMark {
 	if c.wrote.reign == r.reign && c.wrote.offset > r.log.inherited {
 		return c.wrote
 	}
+	if mutated(mutSeenAlone) {
+		return logMark{}
+	}
 	return logMark{r.reign, r.log.inherited}
 }
 
@@ -505,7 +508,7 @@ func (r *replication) pause(t pauseTell) {
 		end := r.end()
 		r.n.goes(func() {
 			ok := r.await(r.n.ctx, end.reign, r.n.cfg.NodeTimeout/2, func(r *replication) bool {
-				return r.log.committed() >= end.offset && r.log.acks[t.node] >= end.offset
+				return r.log.acks[t.node] >= end.offset
 			})
 			if ok {
 				_ = r.n.post(r.n.ctx, func(s *state, now time.Duration) output { return s.paused(now, t.epoch, t.node) })

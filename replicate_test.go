@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/slotmesh/slotmesh/internal/racing"
 	"github.com/stretchr/testify/require"
 
 	"github.com/slotmesh/slotmesh/internal/loopback"
@@ -102,7 +103,7 @@ func TestStrictWritesSurviveTheirPrimary(t *testing.T) {
 		var mu sync.Mutex
 		var wg sync.WaitGroup
 		ctx, stop := context.WithCancel(t.Context())
-		for i := range 16 {
+		for i := range racing.Fewer(16, 6) {
 			wg.Go(func() {
 				key := fmt.Sprint("key", i)
 				for v := 1; ctx.Err() == nil; v++ {

@@ -75,6 +75,18 @@ type request struct {
 	shared bool // the arguments share the memory of a frame
 }
 
+// oneArg is a request with its only argument, in one piece of memory.
+type oneArg struct {
+	request
+	arg [1][]byte
+}
+
+func newOneArg(op requestOp, arg []byte) *request {
+	q := &oneArg{request: request{op: op}, arg: [1][]byte{arg}}
+	q.args = q.arg[:]
+	return &q.request
+}
+
 const (
 	requestAsking  = 1       // flag
 	requestArgsMax = 1 << 16 // arguments of a request; one with more is refused
@@ -218,7 +230,8 @@ func (r *bulkReader) done() error {
 // decodeRequest reads a request. Its arguments share the payload's memory.
 func decodeRequest(payload []byte) (*request, error) {
 	r := bulkReader{b: payload}
-	q := &request{shared: true, id: r.uint(), cluster: r.fixed(), op: requestOp(r.byte())}
+	one := &oneArg{request: request{shared: true, id: r.uint(), cluster: r.fixed(), op: requestOp(r.byte())}}
+	q := &one.request
 	flags := r.byte()
 	q.asking = flags == requestAsking
 	acks := r.uint()
@@ -226,13 +239,17 @@ func decodeRequest(payload []byte) (*request, error) {
 		r.fail()
 	}
 	q.slot, q.name = r.slot(), string(r.bytes())
-	if n := r.count(argBytesMin, requestArgsMax); n > 0 {
+	switch n := r.count(argBytesMin, requestArgsMax); n {
+	case 0:
+	case 1:
+		q.args = one.arg[:]
+	default:
 		q.args = make([][]byte, n)
-		for i := range q.args {
-			rest := len(r.b)
-			q.args[i] = r.bytes()
-			r.unpad(rest, argBytesMin)
-		}
+	}
+	for i := range q.args {
+		rest := len(r.b)
+		q.args[i] = r.bytes()
+		r.unpad(rest, argBytesMin)
 	}
 	if err := r.done(); err != nil {
 		return nil, err
@@ -300,19 +317,19 @@ func (r *response) append(b []byte) []byte {
 }
 
 // decodeResponse reads a response. Its value shares the payload's memory.
-func decodeResponse(payload []byte) (*response, error) {
+func decodeResponse(payload []byte) (p response, err error) {
 	r := bulkReader{b: payload}
-	p := &response{id: r.uint(), status: status(r.byte()), outcome: Outcome(r.byte())}
+	p = response{id: r.uint(), status: status(r.byte()), outcome: Outcome(r.byte())}
 	for i := range p.node {
 		p.node[i] = r.byte()
 	}
 	p.addr, p.code, p.text = string(r.bytes()), string(r.bytes()), string(r.bytes())
 	p.value, p.wrote = r.bytes(), r.point()
 	if err := r.done(); err != nil {
-		return nil, err
+		return response{}, err
 	}
 	if p.status >= numStatuses || p.outcome > Unknown {
-		return nil, fmt.Errorf("slotmesh: response of status %d, outcome %d: expected below %d and %d", p.status, p.outcome, numStatuses, Unknown+1)
+		return response{}, fmt.Errorf("slotmesh: response of status %d, outcome %d: expected below %d and %d", p.status, p.outcome, numStatuses, Unknown+1)
 	}
 	return p, nil
 }
@@ -320,20 +337,19 @@ func decodeResponse(payload []byte) (*response, error) {
 // failed fills in how a request has failed.
 func (r *response) failed(err error, ran bool) {
 	r.outcome = outcomeOf(ran)
-	var moved *MovedError
-	var ask *AskError
-	var cmd *CommandError
-	var admin *AdminError
 	r.text = cut(err.Error(), errorTextMax)
+	moved, isMoved := errors.AsType[*MovedError](err)
+	ask, isAsk := errors.AsType[*AskError](err)
+	cmd, isCmd := errors.AsType[*CommandError](err)
 	switch {
-	case errors.As(err, &moved):
+	case isMoved:
 		r.status, r.node, r.addr, r.text = statusMoved, moved.Node, moved.Addr, ""
-	case errors.As(err, &ask):
+	case isAsk:
 		r.status, r.node, r.addr, r.text = statusAsk, ask.Node, ask.Addr, ""
-	case errors.As(err, &cmd):
+	case isCmd:
 		r.status, r.code, r.text = statusCommandError, cut(cmd.Code, commandCodeMax), cut(cmd.Text, errorTextMax)
 	default:
-		if errors.As(err, &admin) {
+		if admin, ok := errors.AsType[*AdminError](err); ok {
 			r.outcome, r.text = admin.Outcome, cut(admin.Text, errorTextMax)
 		}
 		r.status = statusOther

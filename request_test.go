@@ -36,7 +36,7 @@ func bulkCodecs() []bulkCodec {
 				&request{op: opWait, acks: requestAcksMax, shared: true},
 			}},
 		{"response",
-			func(b []byte) (any, error) { return decodeResponse(b) },
+			func(b []byte) (any, error) { p, err := decodeResponse(b); return &p, err },
 			func(v any) []byte { return v.(*response).append(nil) },
 			[]any{
 				&response{id: 7, value: []byte("value"), wrote: logPoint{1<<41 + 1, 1 << 50}},
@@ -195,7 +195,7 @@ func overTheBus(t *testing.T, r *response) *response {
 	t.Helper()
 	p, err := decodeResponse(r.append(nil))
 	require.NoError(t, err)
-	return p
+	return &p
 }
 
 // Whatever the bytes are: no panic, memory within its bound, and what is decoded

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/slotmesh/slotmesh/internal/racing"
 	"github.com/slotmesh/slotmesh/store"
 	"github.com/slotmesh/slotmesh/transport"
 	"github.com/stretchr/testify/require"
@@ -16,7 +17,7 @@ import (
 
 func TestNoAcknowledgedWriteGoesWithAReset(t *testing.T) {
 	done := 0
-	for i := 0; i < 200 && done < 10; i++ {
+	for i := 0; i < 200 && done < racing.Fewer(10, 4); i++ {
 		n := startNode(t, Config{})
 		isReady(t, n)
 		var there atomic.Bool // the last that was acknowledged has left a key

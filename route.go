@@ -327,8 +327,8 @@ func (v *view) route(slot Slot, q question) decision {
 	l, known := v.leaders[shard]
 	owned := known && v.mine(l, shard)
 	reads := q.readOnly && q.stale
-	migrating := q.serves && q.mark != nil && !q.mark.Importing
-	importing := !owned && q.mark != nil && q.mark.Importing && (q.asking || q.anyway)
+	migrating := q.serves && q.mark != nil && !q.mark.Importing && !mutated(mutMigratingServes)
+	importing := !owned && q.mark != nil && q.mark.Importing && (q.asking || q.anyway || mutated(mutImportsAll))
 	down := func(reason string) decision { return decision{action: routeDown, reason: reason} }
 	split := decision{action: routeTryAgain, reason: splitReason}
 	switch reason := v.down(&q, q.serves || owned); {

@@ -226,6 +226,8 @@ func TestSeedIsKnownByTheAddressThatItShows(t *testing.T) {
 	a.core.seedIs("b.example", b.cfg.addr)
 	a.core.seedIs("c.example", "elsewhere")
 	require.Zero(t, seeds())
+	a.core.seedIs("b.example", "") // by a process that is only starting
+	require.Zero(t, seeds())
 }
 
 // What a driver changes by itself is told like any change.

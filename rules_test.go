@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slotmesh/slotmesh/internal/racing"
 	"github.com/stretchr/testify/require"
 )
 
@@ -82,7 +83,11 @@ func (r *ruleReply) String() string {
 
 const ruleStart = time.Hour // what the clock shows at first
 
-func newRules(t testing.TB) *ruleWorld { return &ruleWorld{t: t, now: ruleStart} }
+func newRules(t testing.TB) *ruleWorld {
+	t.Helper()
+	racing.Pure(t)
+	return &ruleWorld{t: t, now: ruleStart}
+}
 
 // ruleChance is chance without surprise: the first byte of the node's id, and
 // that of its first shard, are its number.

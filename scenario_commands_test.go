@@ -292,7 +292,9 @@ func commandsOfScenarios() map[string]command {
 		"acks":   {1, "more|none: since the last look", (*scenario).acks},
 		"clock": {0, ": what pause-under and within count begins", func(s *scenario, _ []string) (string, error) {
 			s.clock = time.Now()
-			s.load.gapsFrom(s.clock)
+			if s.load != nil {
+				s.load.gapsFrom(s.clock)
+			}
 			return "", nil
 		}},
 		"within": {1, "DURATION: no more time has passed since clock", func(s *scenario, a []string) (string, error) {
@@ -656,7 +658,20 @@ func (s *scenario) read(args []string) (string, error) {
 		v, _, err = tx.Get(key)
 		return err
 	})
-	return string(v), err
+	return string(v), s.redirect(err)
+}
+
+// redirect names whom an error refers to, if the address in it is that one's.
+func (s *scenario) redirect(err error) error {
+	var moved *slotmesh.MovedError
+	if !errors.As(err, &moved) {
+		return err
+	}
+	name := s.nameOf(moved.Node)
+	if m := s.members[name]; m == nil || m.cfg.ClientAddr != moved.Addr {
+		return err
+	}
+	return fmt.Errorf("moved to %s", name)
 }
 
 // fill writes at a primary what a store can hold: plain values, fields, times of

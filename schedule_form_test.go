@@ -21,7 +21,7 @@ func formSchedules() []*schedule {
 			c.meet(a.addr)
 			w.pass(2 * w.nt)
 			if a.core.peers.get(b.core.id) != nil || a.core.peers.get(c.core.id) != nil {
-				w.fail("D13", "%s has met a group that has assigned slot 5 too", a.name())
+				w.fail("R13", "%s has met a group that has assigned slot 5 too", a.name())
 			}
 			if b.core.peers.get(c.core.id) == nil {
 				w.fail(notReached, "the other two have not met")
@@ -50,7 +50,7 @@ func formSchedules() []*schedule {
 			for end := w.now + 3*w.nt; w.now < end && len(w.fails) == 0; w.pass(time.Millisecond) {
 				for _, n := range fs {
 					if n.local() >= n.core.servesUntil() || n.core.serve.slots.Empty() {
-						w.fail("D13", "%s does not serve while the cluster forms", n.name())
+						w.fail("R13", "%s does not serve while the cluster forms", n.name())
 					}
 				}
 			}
@@ -58,18 +58,32 @@ func formSchedules() []*schedule {
 				w.fail(notReached, "it has not formed")
 			}
 		}},
-		{"what an unformed node has told is not repeated in the formed cluster", []mutant{mutFormPush}, func(w *simWorld) {
+		{"no shard has a lower epoch in the cluster than in the group that forms it", []mutant{mutFormLow}, func(w *simWorld) {
 			ns := w.deployment(3)
 			w.lose(func(f *simFlight, to *simNode) bool { return kindOf(f, msgUpdated) })
 			w.await("all have met", 2*w.nt, func() bool { return allMet(ns) })
 			slices.SortFunc(ns, func(a, b *simNode) int { return a.core.id.compare(b.core.id) })
-			for range 3 { // the first will propose, and START gives it another epoch
+			for range 3 { // also of the one that will propose
 				w.bump(ns[1])
 				w.pass(3 * time.Millisecond)
 				w.bump(ns[0])
 				w.pass(3 * time.Millisecond)
 			}
+			was := map[ShardID]Epoch{}
+			for _, n := range ns {
+				was[n.core.self.Shard] = n.core.table.shards[n.core.self.Shard]
+			}
 			w.await("the cluster has formed", 4*w.nt, func() bool { return allFormed(ns) })
+			for _, n := range ns {
+				if n.core.vote.current == nil {
+					continue // it has the voters, and not yet their START
+				}
+				for _, r := range n.core.vote.current.Shards {
+					if r.Epoch.less(was[r.ID]) {
+						w.fail("MB6", "%s is formed with epoch %v of %s, which was %v", n.name(), r.Epoch, r.ID.short(), was[r.ID])
+					}
+				}
+			}
 			w.pass(w.nt)
 		}},
 		{"formers by number that know each other by hearsay form", nil, func(w *simWorld) {
@@ -89,7 +103,7 @@ func formSchedules() []*schedule {
 				func(err *commandError) {
 					answered = true
 					if err != nil || x.core.table.slots.at(5).shard != a.core.self.Shard {
-						w.fail("D9", "%s has answered %v, and %s does not know", a.name(), err, x.name())
+						w.fail("R9", "%s has answered %v, and %s does not know", a.name(), err, x.name())
 					}
 				})
 			w.await("one has to be told", w.nt, func() bool { return len(*held) > 0 })

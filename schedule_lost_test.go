@@ -10,21 +10,21 @@ import (
 // of the tests goes there. Where no schedule is named, it is the simulator that
 // finds the mutant.
 //
-//	T1   a replica wins that lacks a write                mutants no-in-sync, old-record, join-behind
+//	T1   a replica wins that lacks a write                test of O44, mutants no-in-sync, old-record, join-behind
 //	T2   primary and one replica are cut off together     schedule T2
 //	T3   a replica that has a write follows one without   schedules T3, T2, T6
 //	T4   a primary is back at once, with less             schedule T4, mutants any-incarnation, serve-restart
 //	T5   a replica has acknowledged, and is back without  schedule T5, mutant any-incarnation
 //	T6   offsets of two histories are compared            schedule T6, mutant ack-old
 //	T7   the replica that has a write leaves              schedules T7
-//	T8   a tie of epochs                                  EP3, EP5, mutants two-grants, same-any-epoch, schedule EP6
-//	T9   a slot goes where no replica has it              schedule T9, mutant move-no-stage
+//	T8   a tie of epochs                                  test of O46, mutants two-grants, same-any-epoch, schedule EP6
+//	T9   a slot goes where no replica has it              schedule T9, mutants move-no-stage, stage-alone
 //	T10  the giver of a slot fails over in the middle     schedules T10, mutants no-repair, open-unnamed, no-record
 //	T11  a paused primary answers what is queued          schedule T11, mutants reply-lease, reply-epoch
 //	T12  a late frame brings an old role back             schedule T12, mutants lease-old-epoch, old-record, old-entry
 //	T13  a replica counts before the voters know of it    schedule T13, mutants grow-early, shrink-early
 //	T14  an operator decides without a majority           schedule T14, and checkUnclean
-//	T15  who votes is implicit                            mutants implicit-voters, voters-follow, mixed-versions
+//	T15  who votes is implicit                            schedule "hand-overs change no voter", mutants implicit-voters, voters-follow, mixed-versions
 //	T16  a voter has lost its votes                       schedule T16, mutants grant-unsaved, no-start-wait
 //
 // And of the invariants: EP6, LV2, LV7, RP3 (T6), RP5, RP6, RP7 (T4) and RP10 are
@@ -98,10 +98,24 @@ func lostWriteSchedules() []*schedule {
 			v := c.voters[0]
 			w.shortly()
 			v.breakDisk()
-			w.within("D12", "somebody else votes instead", 6*w.nt, func() bool {
+			w.within("R12", "somebody else votes instead", 6*w.nt, func() bool {
 				set := c.others[0].core.table.voters
 				return set.Version.Number > 1 && !set.has(v.core.id)
 			})
+		}},
+		{"a voter whose disk hangs is replaced, though it neither fails nor falls silent", []mutant{mutHangsVotes}, func(w *simWorld) {
+			c := w.players(3, 2)
+			v := c.voters[w.r.IntN(3)] // also the smallest, who would see to it
+			w.shortly()
+			v.hangDisk()
+			p := c.others[0] // gives it something to save
+			p.command(func(s *state, now time.Duration, id uint64) output { return s.bumpEpoch(now, id) }, w.logged(p, "BUMPEPOCH"))
+			w.within("R12", "somebody else votes instead", 6*w.nt, func() bool {
+				set := c.others[0].core.table.voters
+				return set.Version.Number > 1 && !set.has(v.core.id)
+			})
+			v.unblockDisk()
+			w.within("R12", "it knows so", 2*w.nt, func() bool { return !v.core.table.voters.has(v.core.id) })
 		}},
 		{"T5: a replica that is back without what it has acknowledged is not elected", nil, func(w *simWorld) {
 			w.volatile = true
@@ -136,7 +150,18 @@ func lostWriteSchedules() []*schedule {
 			w.await("it has been reset", 9*w.nt, func() bool { return r.core.cluster.IsZero() })
 			w.alone(p, 5, 6)
 		}},
-		{"T9: a slot goes when the replicas of its next primary have it", nil, func(w *simWorld) {
+		{"T7: nothing is acknowledged once the replica has been forgotten", nil, func(w *simWorld) {
+			c, p, rs := w.shard(1, 3, 3, 1, 5, 6)
+			r := rs[0]
+			p.command(func(s *state, now time.Duration, id uint64) output { return s.forget(now, id, r.core.id, true) }, w.logged(p, "FORGET"))
+			w.await("everybody has forgotten it", 9*w.nt, func() bool {
+				return !slices.ContainsFunc(c.all(), func(n *simNode) bool {
+					return n != r && n.core.peers.get(r.core.id) != nil && n.core.peers.get(r.core.id).State != forgotten
+				})
+			})
+			w.alone(p, 5, 6)
+		}},
+		{"T9: a slot goes when the replicas of its next primary have it", []mutant{mutStageAlone}, func(w *simWorld) {
 			c, s, _ := w.shard(1, 3, 4, 1, 5, 6)
 			t, x := c.others[2], c.others[3]
 			w.follows(x, t)
@@ -285,7 +310,7 @@ func lostWriteSchedules() []*schedule {
 				w.fail("EP6", "%s serves no more what it has won", r.name())
 			}
 		}},
-		{"LV2: two candidates that do not hear each other do not hinder each other for long", nil, func(w *simWorld) {
+		{"LV2: two candidates that do not hear each other do not hinder each other for long", []mutant{mutLockstep}, func(w *simWorld) {
 			c, p, rs := w.shard(0, 3, 3, 2, 5, 6)
 			r, x := rs[0], rs[1]
 			was := p.core.lead.epoch
@@ -310,7 +335,7 @@ func lostWriteSchedules() []*schedule {
 			p.crash(false)
 			w.within("LV2", "one of them serves", 3*w.nt, func() bool { return r.servesAll(slotSet(5, 6)) || x.servesAll(slotSet(5, 6)) })
 			for _, n := range []*simNode{r, x} {
-				if l := n.core.lead; l != nil && l.epoch.Number > was.Number+8 {
+				if l := n.core.lead; l != nil && l.epoch.Number > was.Number+2*roundsMost {
 					w.fail("LV2", "%s has won under %v, the one before was %v", n.name(), l.epoch, was)
 				}
 			}
@@ -365,8 +390,8 @@ func lostWriteSchedules() []*schedule {
 			release()
 			w.serves(x, 5, 6)
 			for slot, v := range had {
-				if !descends(x.store.values[slot], v) {
-					w.fail("RP6", "%s had %v of slot %d, and has %v", x.name(), v.short(), slot, x.store.values[slot].short())
+				if has := x.store.values[slot]; !descends(has[0], v[0]) {
+					w.fail("RP6", "%s had %v of slot %d, and has %v", x.name(), v[0].short(), slot, has[0].short())
 				}
 			}
 		}},
@@ -400,11 +425,11 @@ func (w *simWorld) alone(p *simNode, slots ...Slot) {
 	w.pass(w.nt / 20)
 	var was []*simWrite
 	for _, s := range slots {
-		was = append(was, w.ledger.committed[simSlotKey{p.core.cluster, s}])
+		was = append(was, w.ledger.committed[simSlotKey{p.core.cluster, s, 0}])
 	}
 	w.pass(2 * w.nt)
 	for i, s := range slots {
-		if is := w.ledger.committed[simSlotKey{p.core.cluster, s}]; is != was[i] {
+		if is := w.ledger.committed[simSlotKey{p.core.cluster, s, 0}]; is != was[i] {
 			w.fail("RP1", "%s has acknowledged %v of slot %d, and nobody else has it", p.name(), is.short(), s)
 		}
 	}

@@ -146,9 +146,17 @@ func replicaSchedules() []*schedule {
 			if !w.await("its successor leads", w.nt/4, func() bool { return r.servesAll(slotSet(5)) }) {
 				return
 			}
-			if v, ok := w.asking(p, 9); ok && r.store.values[9] != v {
+			if v, ok := w.asking(p, 9); ok && r.store.values[9][0] != v {
 				w.fail("RP9", "%s has agreed to a failover, and acknowledges what %s has not", p.name(), r.name())
 			}
+		}},
+		{"who has handed its shard over leads it again where its successor dies at once", []mutant{mutGiverLost}, func(w *simWorld) {
+			_, p, rs := w.shard(1, 3, 2, 1, 5, 6)
+			r := rs[0]
+			w.failOverTo(r, FailoverPlain)
+			w.await("its successor leads", w.nt, func() bool { return r.core.lead != nil && r.core.lead.opened })
+			r.crash(false)
+			w.serves(p, 5, 6)
 		}},
 		{"whoever is being handed over acknowledges nothing that its successor may lack, not even to ASKING", []mutant{mutAskingPaused}, func(w *simWorld) {
 			c, p, rs := w.shard(0, 3, 3, 1, 5)
@@ -169,10 +177,10 @@ func replicaSchedules() []*schedule {
 			if !w.await("its successor leads", w.nt/4, func() bool { return r.servesAll(slotSet(5)) }) {
 				return
 			}
-			if have := r.store.values[9]; have != first && (!ok || have != v) {
+			if have := r.store.values[9][0]; have != first && (!ok || have != v) {
 				w.fail("RP9", "%s has %v, acknowledged before was %v", r.name(), have.short(), first.short())
 			}
-			if ok && r.store.values[9] != v {
+			if ok && r.store.values[9][0] != v {
 				w.fail("RP9", "%s has acknowledged what %s has not", p.name(), r.name())
 			}
 		}},
@@ -208,7 +216,8 @@ func replicaSchedules() []*schedule {
 			granted()
 			w.pass(w.nt)
 		}},
-		{"LV8: who is heard and gets no further with the log is waited for no more, until it has caught up", []mutant{mutStandsStill}, func(w *simWorld) {
+		{"LV8: who is heard and gets no further with the log is waited for no more, until it has caught up", []mutant{mutStandsStill, mutStuckBack}, func(w *simWorld) {
+			w.faults.opsEvery = 100 * time.Millisecond // so that it lacks little, and would be as good as there
 			_, p, rs := w.shard(1, 3, 3, 2, 5, 6)
 			r := rs[0]
 			for way := hangBoth; way <= hangEntries && len(w.fails) == 0; way++ {
@@ -313,6 +322,28 @@ func replicaSchedules() []*schedule {
 			w.pass(2 * w.nt)
 			p.crash(false)
 			w.serves(r, 5, 6)
+		}},
+		{"LV9: a primary that has lost its last replica gets one of another's two", []mutant{mutStaysPut}, func(w *simWorld) {
+			c, p, rs := w.shard(1, 3, 5, 2, 5, 6)
+			q, y := c.others[3], c.others[4]
+			w.own(q, 9)
+			w.ledger.hot = []Slot{5, 6}
+			w.follows(y, q)
+			y.crash(false)
+			y.gone = true
+			w.within("LV9", "one of the two goes there", 4*w.nt, func() bool { return q.inSync(rs[0]) || q.inSync(rs[1]) })
+			w.pass(w.nt)
+			if p.inSync(rs[0]) == p.inSync(rs[1]) {
+				w.fail("LV9", "%s has not kept one of its two replicas", p.name())
+			}
+		}},
+		{"LV9: a node to spare backs up who has no replica", []mutant{mutIdleSpare}, func(w *simWorld) {
+			c := w.players(3, 1)
+			x := c.others[0]
+			x.core.cfg.form.Replicas = 1
+			w.within("LV9", "it is a replica", 4*w.nt, func() bool {
+				return slices.ContainsFunc(c.voters, func(v *simNode) bool { return v.inSync(x) })
+			})
 		}},
 		{"RP4: what a deposed primary sends is no copy", nil, copyOfADeposed},
 		{"RP4: nobody goes on with its own log where a store is half a copy", nil, leadsWithHalfACopy},

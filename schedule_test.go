@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/slotmesh/slotmesh/internal/racing"
 )
 
 // A schedule is a chain of events that chance brings about too seldom. It holds
@@ -43,6 +45,7 @@ func (s *schedule) in(w *simWorld) *simWorld {
 }
 
 func TestSchedules(t *testing.T) {
+	racing.Pure(t)
 	for _, s := range schedules() {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
@@ -583,7 +586,7 @@ func moveSchedules() []*schedule {
 			w.setSlot(x, slotSet(5), x.core.id)
 			w.pass(2 * w.nt)
 			if x.core.serve.slots.Contains(5) {
-				w.fail("D9", "%s has taken a slot of %s, which lives", x.name(), p.name())
+				w.fail("R9", "%s has taken a slot of %s, which lives", x.name(), p.name())
 			}
 		}},
 	}
@@ -615,7 +618,7 @@ func (w *simWorld) halfAccepted(from, to, voter *simNode, slot Slot) (forget fun
 // release takes a slot from its owner, so that it belongs to nobody.
 func (w *simWorld) release(n *simNode, slot Slot) {
 	w.logf("%s: DELSLOTS %d", n.name(), slot)
-	n.command(func(s *state, now time.Duration, id uint64) output { return s.delSlots(now, id, slotSet(slot)) }, w.logged(n, "DELSLOTS"))
+	n.delSlots(slotSet(slot), nil)
 	w.await("the slot belongs to nobody", 2*w.nt, func() bool { return n.core.table.slots.at(slot).shard.IsZero() })
 	w.pass(w.nt / 20)
 }

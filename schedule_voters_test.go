@@ -75,7 +75,7 @@ func voterSchedules() []*schedule {
 			w.pass(4 * w.nt)
 			for _, n := range c.all() {
 				if n.version() != 1 {
-					w.fail("D12", "%s knows version %d of the voters, and all that voted live", n.name(), n.version())
+					w.fail("R12", "%s knows version %d of the voters, and all that voted live", n.name(), n.version())
 				}
 			}
 		}},
@@ -96,7 +96,7 @@ func voterSchedules() []*schedule {
 			w.pass(6 * w.nt)
 			for _, n := range c.all() {
 				if n.core.table.voters.Version.Forced == 0 {
-					w.fail("D15", "%s does not know the voters that an operator has imposed", n.name())
+					w.fail("R15", "%s does not know the voters that an operator has imposed", n.name())
 				}
 			}
 		}},
@@ -111,7 +111,7 @@ func voterSchedules() []*schedule {
 			c := w.players(3, 2)
 			p := c.others[0]
 			w.own(p, 5, 6)
-			w.ledger.unclean, w.ledger.imposed = true, true // a copy wins what its original has a lease for
+			w.ledger.imposed = true // a copy wins what its original has a lease for
 			twin := w.addNode()
 			twin.host, twin.disk = p.host, maps.Clone(p.disk)
 			twin.boot(w.newAddr())
@@ -145,7 +145,7 @@ func (w *simWorld) handOffAll(from, to *simNode) {
 // impose makes a node impose one voter.
 func (w *simWorld) impose(n, voter *simNode) {
 	w.logf("%s: imposes voter %s", n.name(), voter.name())
-	w.ledger.unclean, w.ledger.imposed = true, true
+	w.ledger.imposed = true
 	n.command(func(s *state, now time.Duration, id uint64) output {
 		return s.forceVoters(now, id, []NodeID{voter.core.id})
 	}, w.logged(n, "ForceVoters"))
@@ -153,6 +153,5 @@ func (w *simWorld) impose(n, voter *simNode) {
 
 func (w *simWorld) takeOver(n *simNode) {
 	w.logf("%s: TAKEOVER", n.name())
-	w.ledger.unclean = true
 	n.command(func(s *state, now time.Duration, id uint64) output { return s.takeover(now, id) }, w.logged(n, "TAKEOVER"))
 }

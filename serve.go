@@ -27,6 +27,7 @@ import (
 type engine struct {
 	store    Store
 	ranked   store.Ranked // of the store
+	heads    heads        // of the store
 	clock    *clock
 	log      *slog.Logger
 	commands map[string]*Command
@@ -69,7 +70,7 @@ type slotCell struct {
 	copying  *outgoing    // the hand-over that takes a copy of each effect; nil: none
 	wrote    logMark      // the last entry of the shard's log that is about it
 	staging  uint64       // job whose data comes in here; 0: none
-	imported bool         // keys have been written here while the slot was IMPORTING
+	imported bool         // keys have been written here while the slot was IMPORTING: see imports
 }
 
 // gate is who gets into a slot: everybody, or nobody until hold is over. A slot
@@ -320,6 +321,14 @@ func (e *engine) decide(c *slotCell, slot Slot, m *SlotMark, l *leaseView, serve
 	return nil, answer(slot, d)
 }
 
+// asks reports whether a request is sent on by ASK and that waits for the replicas: who
+// is told that a key has gone writes it where it is now. A successor that had it still
+// would serve it.
+func (e *engine) asks(r *Request, err error) bool {
+	var ask *AskError
+	return e.repl.needs(r) > 0 && errors.As(err, &ask) && !mutated(mutAskEarly)
+}
+
 // usesMark reports whether a decision would not be the same without the mark, or
 // lets somebody take keys away under it.
 func usesMark(q *question, d *decision) bool {
@@ -408,15 +417,15 @@ func (e *engine) get(ctx context.Context, slot Slot, key string, wait patience) 
 		c.mu.RUnlock()
 		return nil, false, false, h, nil
 	}
-	entry, found, err := e.store.Get(uint16(slot), key, "")
-	if found && entry.ExpireAt != 0 && entry.ExpireAt <= time.Now().UnixMilli() {
-		entry, found = store.Entry{}, false
+	value, kind, expireAt, found, err := e.heads.Head(uint16(slot), key)
+	if found && expireAt != 0 && expireAt <= time.Now().UnixMilli() {
+		value, kind, found = nil, 0, false
 	}
 	switch {
 	case err == nil && (!e.held(l) || c.turn.Load() != turn):
 		err = leaseOver(slot)
-	case entry.Kind != 0:
-		entry, err = store.Entry{}, errWrongKind
+	case kind != 0:
+		value, err = nil, errWrongKind
 	}
 	if e.repl.ask > 0 && err == nil {
 		o := owed{cell: c, turn: turn, lease: l, mark: e.repl.seen(c)}
@@ -424,10 +433,10 @@ func (e *engine) get(ctx context.Context, slot Slot, key string, wait patience) 
 		if err = e.settleOwed(ctx, slot, &o, wait); err != nil {
 			return nil, false, true, nil, err
 		}
-		return entry.Value, found, true, nil, nil
+		return value, found, true, nil, nil
 	}
 	c.mu.RUnlock()
-	return entry.Value, found, true, nil, err
+	return value, found, true, nil, err
 }
 
 // owed is what a reply waits for once its request has run, outside the lock of the
@@ -555,6 +564,9 @@ func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, tx *Tx, r *Req
 	ok, h := c.enter()
 	if m := c.mark.Load(); h == nil && e.decides(m, ok, r) {
 		if h, err := e.decide(c, slot, m, l, ok, r); h != nil || err != nil {
+			if e.asks(r, err) {
+				*o = owed{cell: c, turn: turn, lease: l, mark: e.repl.seen(c), n: r.AckReplicas, slot: slot}
+			}
 			return err != nil, false, h, err
 		}
 	} else if !ok {
@@ -584,13 +596,15 @@ func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, tx *Tx, r *Req
 			}
 		} else {
 			ran = true
+			if !ok {
+				e.imports(slot, c)
+			}
 			e.repl.effects(slot, c, tx.ops)
 			if r.wrote != nil {
 				*r.wrote = c.wrote
 			}
 			e.sweeper.noteOps(slot, tx.ops)
 			e.watches.changed(slot, tx.ops)
-			c.imported = c.imported || !ok
 			if c.copying != nil {
 				c.copying.effects(slot, tx.ops)
 			}

@@ -74,12 +74,19 @@ func TestASessionKeepsNothingOfARequestForTheNext(t *testing.T) {
 	require.ErrorIs(t, s.Execute(ctx, r, func(*slotmesh.Tx) error { return nil }), slotmesh.ErrClosed)
 }
 
-func TestASessionAllocatesNothing(t *testing.T) {
+func TestASessionAndALocalGetAllocateNothing(t *testing.T) {
 	n := alone(t, nil)
 	s := n.Session()
 	ctx := context.Background()
 	value := []byte("value")
 	require.NoError(t, n.Client().Set(ctx, "key", value))
+	if allocs := testing.AllocsPerRun(100, func() {
+		if v, err := n.Client().Get(ctx, "key"); err != nil || !bytes.Equal(v, value) {
+			t.Errorf("read %q, %v", v, err)
+		}
+	}); allocs > 0 {
+		t.Errorf("Client.Get: %v allocations, want none", allocs)
+	}
 	for _, row := range []struct {
 		name string
 		r    slotmesh.Request

@@ -116,7 +116,7 @@ type member struct {
 type voterVersion struct {
 	Forced   uint64
 	Number   uint64
-	Proposer NodeID // of a forced set; zero where a majority decided
+	Proposer NodeID // of the set that was imposed, and of all that are decided from it on; zero: none was
 }
 
 func (v voterVersion) compare(o voterVersion) int {

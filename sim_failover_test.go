@@ -110,7 +110,7 @@ func TestHalfOfThePrimariesDieWithMostVoters(t *testing.T) {
 	t.Parallel()
 	w := manyShards(t)
 	require.True(t, w.await("every shard has something to lose", 20*w.nt, func() bool {
-		return !slices.ContainsFunc(w.ledger.hot, func(slot Slot) bool { return w.ledger.committed[simSlotKey{w.nodes[0].core.cluster, slot}] == nil })
+		return !slices.ContainsFunc(w.ledger.hot, func(slot Slot) bool { return w.ledger.committed[simSlotKey{w.nodes[0].core.cluster, slot, 0}] == nil })
 	}))
 	w.killMany(t, maxVotersDefault/2+1)
 	w.pass(w.nt + w.nt/4)
@@ -124,11 +124,11 @@ func TestHalfOfThePrimariesDieWithMostVoters(t *testing.T) {
 	}
 	was := maps.Clone(w.ledger.committed)
 	for _, slot := range w.ledger.hot {
-		require.NotNil(t, was[simSlotKey{w.living()[0].core.cluster, slot}], "slot %d: nothing was acknowledged that could be lost", slot)
+		require.NotNil(t, was[simSlotKey{w.living()[0].core.cluster, slot, 0}], "slot %d: nothing was acknowledged that could be lost", slot)
 	}
 
 	began := w.now
-	w.ledger.unclean, w.ledger.imposed = true, true // what has been decided may be lost; and what is still checked then is not worth its time
+	w.ledger.imposed = true // what has been decided may be lost; and what is still checked then is not worth its time
 	w.unchecked = true
 	by := w.living()[0]
 	var set []NodeID
@@ -140,7 +140,7 @@ func TestHalfOfThePrimariesDieWithMostVoters(t *testing.T) {
 	t.Logf("all is served %.2f NodeTimeouts after voters have been imposed", (w.now-began).Seconds()/w.nt.Seconds())
 	for k, v := range was {
 		n := w.serving(k.slot)
-		require.True(t, n != nil && descends(n.store.values[k.slot], v), "slot %d: acknowledged was %v", k.slot, v.short())
+		require.True(t, n != nil && descends(n.store.values[k.slot][k.key], v), "slot %d: acknowledged was %v", k.slot, v.short())
 	}
 	acks = w.ledger.acks
 	w.pass(w.nt)

@@ -11,7 +11,7 @@ import (
 // What the simulator puts around a core: a store, clients, hand-overs of data,
 // operators and faults.
 
-// simWrite is a write to a slot; the value of a slot is its last write. Stores
+// simWrite is a write to a key; the value of a key is its last write. Stores
 // are durable: what has run survives a crash.
 type simWrite struct {
 	n    uint32
@@ -21,16 +21,25 @@ type simWrite struct {
 	log  simEntryKey   // where it was appended; of no epoch where there was no log
 }
 
+// simKeys is how many keys a slot has at most. All but those that operators mark have
+// one: the first.
+const simKeys = 3
+
+// simData is what a node has of a slot, by key.
+type simData [simKeys]*simWrite
+
 // simStore is the data of one node.
 type simStore struct {
-	values map[Slot]*simWrite
-	moves  map[Slot]uint64 // move under which the slot was last owned here
+	values map[Slot]simData // of slots that have any
+	moves  map[Slot]uint64  // move under which the slot was last owned here
 	staged map[simSlotMove]simStaged
+	// imported is the move that is to bring a slot of which keys have come one by one.
+	imported map[Slot]uint64
 }
 
 // simStaged is staged data, as of a position of the giver.
 type simStaged struct {
-	value    *simWrite
+	data     simData
 	epoch    Epoch
 	position uint64
 	job      uint64
@@ -42,20 +51,23 @@ type simSlotMove struct {
 }
 
 func newSimStore() simStore {
-	return simStore{values: map[Slot]*simWrite{}, moves: map[Slot]uint64{}, staged: map[simSlotMove]simStaged{}}
+	return simStore{values: map[Slot]simData{}, moves: map[Slot]uint64{}, staged: map[simSlotMove]simStaged{}, imported: map[Slot]uint64{}}
 }
 
 // simPending is a request that has run and waits for its reply.
 type simPending struct {
 	id       uint64
 	slot     Slot
+	key      uint8
 	reign    uint64
 	move     uint64
 	epoch    Epoch
 	value    *simWrite
 	inv      *simWrite // acknowledged when the request came
-	resets   int       // of the slot, then
+	resets   int32     // of the key, then
+	session  uint32    // of the slot, when it was asked for
 	unformed bool
+	asked    bool // after ASKING, of a slot of another node
 	may      bool
 	offset   uint64 // of the log, that every member must have first
 	wrote    bool
@@ -81,6 +93,10 @@ const hopsFrom = 8
 // clientOp is one request of a client of a node. It runs there, as its driver would
 // run it, or else where that node sends it, one hop and no further.
 func (w *simWorld) clientOp(n *simNode) {
+	if len(w.marked) > 0 && w.chance(0.25) {
+		w.markedOp(n, w.marked[w.r.IntN(len(w.marked))])
+		return
+	}
 	c := n.core
 	hot := w.hotSlots()
 	first := w.r.IntN(len(hot))
@@ -114,20 +130,35 @@ func (w *simWorld) runOp(n *simNode, slot Slot) {
 	if w.calls != nil && c.cluster.IsZero() {
 		return // Redis's own rules promise too little
 	}
+	if w.ledger.many.Contains(slot) {
+		w.markedOp(n, slot)
+		return
+	}
+	w.runKey(n, &simRequest{slot: slot, write: w.chance(0.4)}, 0, false)
+}
+
+// runKey runs a request for a key at a node that serves it; asked: after ASKING, of a slot
+// of another node.
+func (w *simWorld) runKey(n *simNode, r *simRequest, key uint8, asked bool) {
+	c, slot := n.core, r.slot
+	now := n.local()
 	n.nextCmd++
-	key := simSlotKey{c.cluster, slot}
-	op := simPending{id: n.nextCmd, slot: slot, reign: c.serve.reign, move: c.table.slots.at(slot).move, epoch: c.reignEpoch,
-		unformed: c.cluster.IsZero(),
-		inv:      w.ledger.committed[key], resets: w.ledger.resets[key]}
-	if op.wrote = w.chance(0.4) && n.mayWrite(); op.wrote {
-		prev := n.store.values[slot]
+	k := simSlotKey{c.cluster, slot, key}
+	op := simPending{id: n.nextCmd, slot: slot, key: key, reign: c.serve.reign, move: c.table.slots.at(slot).move, epoch: c.reignEpoch,
+		unformed: c.cluster.IsZero(), session: r.session, asked: asked,
+		inv: w.ledger.committed[k], resets: w.ledger.resets[k]}
+	if op.wrote = r.write && n.mayWrite() && n.moving[k] == nil; op.wrote {
+		if asked {
+			n.imports(slot)
+		}
+		prev := n.store.values[slot][key]
 		v := &simWrite{n: 1, node: int32(n.index), prev: prev, at: w.now}
 		if prev != nil {
 			v.n = prev.n + 1
 		}
-		n.log(simEntry{kind: simPut, slot: slot, value: v})
+		n.log(simEntry{kind: simPut, slot: slot, key: key, value: v})
 	}
-	op.value = n.store.values[slot]
+	op.value = n.store.values[slot][key]
 	op.call = w.calls.begin(n, op)
 	op.offset, op.until = n.seen(slot), w.now+2*w.nt
 	op.may = c.mayReply(op.reign, now)
@@ -139,9 +170,20 @@ func (w *simWorld) runOp(n *simNode, slot Slot) {
 	w.schedule(simEvent{at: w.now + d, kind: simReply, node: int32(n.index), run: n.run, op: op})
 }
 
+// pendingAt is where a request is among those that wait for their replies, or -1. A
+// request is copied nowhere for it: many wait.
+func (n *simNode) pendingAt(id uint64) int {
+	for i := range n.pending {
+		if n.pending[i].id == id {
+			return i
+		}
+	}
+	return -1
+}
+
 // clientReply acknowledges a request, if that is still allowed.
 func (w *simWorld) clientReply(n *simNode, op simPending) {
-	i := slices.IndexFunc(n.pending, func(p simPending) bool { return p.id == op.id })
+	i := n.pendingAt(op.id)
 	if i < 0 {
 		return // failed meanwhile
 	}
@@ -202,7 +244,9 @@ func (n *simNode) tell(what any) {
 	case pauseTell:
 		n.pause(t)
 	case adoptTell:
-		n.adopt(t.slots)
+		n.adopt(t)
+	case markTell:
+		n.setMark(t)
 	case dropTell:
 		n.drop(t.slots)
 	case eventTell:
@@ -214,6 +258,9 @@ func (n *simNode) tell(what any) {
 func (n *simNode) storeEvent(e Event) {
 	switch e.Kind {
 	case EventReset:
+		for slot := range n.store.imported {
+			n.lostWith(slot, n.was.cluster)
+		}
 		n.wipeStore()
 	case EventJoined:
 		if !n.core.ownsSlots() {
@@ -225,20 +272,15 @@ func (n *simNode) storeEvent(e Event) {
 // frozen fails what is pending in the slots, and says so.
 func (n *simNode) frozen(t freezeTell) {
 	n.pending = slices.DeleteFunc(n.pending, func(p simPending) bool { return t.slots.Contains(p.slot) })
-	keys := false
-	for slot := range t.slots.All() {
-		if v := n.store.values[slot]; v != nil {
-			keys = true
-		}
-	}
 	n.w.ledger.position++
 	pos := n.w.ledger.position
-	data := map[Slot]*simWrite{}
+	data := map[Slot]simData{}
 	for slot := range t.slots.All() {
-		if v := n.store.values[slot]; v != nil {
-			data[slot] = v
+		if d, some := n.store.values[slot]; some {
+			data[slot] = d
 		}
 	}
+	keys := len(data) > 0
 	n.w.ledger.transfers[pos] = data
 	n.do(func(s *state, now time.Duration) output { return s.frozen(now, t.job, pos, keys) })
 }
@@ -246,16 +288,28 @@ func (n *simNode) frozen(t freezeTell) {
 // takeStage is the copy of a hand-over's data to the target.
 func (n *simNode) takeStage(h *heldStage) {
 	data := n.w.ledger.transfers[h.Position]
+	if slots := h.Slots.slots(); !h.InPlace && slices.ContainsFunc(n.w.marked, func(slot Slot) bool { return slots.Contains(slot) && n.marks[slot].Importing }) {
+		return // refused
+	}
 	h.Slots.each(func(slot Slot, move uint64) {
 		k := simSlotMove{slot, move}
 		have := n.store.staged[k]
+		if h.InPlace && n.marks[slot].Importing && n.store.imported[slot] != move {
+			n.log(simEntry{kind: simImport, slot: slot, move: move})
+		}
 		if !h.InPlace && (have.epoch.less(h.Epoch) || have.epoch == h.Epoch && have.position < h.Position) {
-			n.log(simEntry{kind: simStage, slot: slot, move: move, staged: simStaged{data[slot], h.Epoch, h.Position, h.Job}})
+			n.lostWith(slot, n.core.cluster)
+			n.log(simEntry{kind: simStage, slot: slot, move: move, staged: &simStaged{data[slot], h.Epoch, h.Position, h.Job}})
 		}
 	})
-	n.onceCommitted(n.replica.log.end, func() {
+	held := func() {
 		n.do(func(s *state, now time.Duration) output { return s.stageHeld(now, h.Job, h.Position) })
-	})
+	}
+	if mutated(mutStageAlone) {
+		n.w.after(0, held)
+		return
+	}
+	n.onceCommitted(n.replica.log.end, held)
 }
 
 // dropStage drops the data of a stage that is not needed any more.
@@ -264,17 +318,21 @@ func (n *simNode) dropStage(job uint64) {
 }
 
 // adopt makes the staged data of slots live.
-func (n *simNode) adopt(slots moveRuns) {
-	slots.each(func(slot Slot, move uint64) {
+func (n *simNode) adopt(t adoptTell) {
+	t.slots.each(func(slot Slot, move uint64) {
 		was, owned := n.store.moves[slot]
 		if owned && was >= move {
 			return
 		}
-		e := simEntry{kind: simOwn, slot: slot, move: move, value: n.store.values[slot]}
+		stays := t.kept.Contains(slot) || n.store.imported[slot] == move // what has come key by key
+		if !stays && n.w.ledger.many.Contains(slot) {
+			n.pending = slices.DeleteFunc(n.pending, func(p simPending) bool { return p.slot == slot })
+		}
+		e := simEntry{kind: simOwn, slot: slot, move: move, data: n.store.values[slot]}
 		if v, ok := n.store.staged[simSlotMove{slot, move}]; ok {
-			e.value = v.value
-		} else if !owned || was+2 != move || !n.w.ledger.ownerAt(n, slot, was+1).IsZero() {
-			e.value = nil // what another shard has served since is not here
+			e.data = v.data
+		} else if !stays && (!owned || was+2 != move || !n.w.ledger.ownerAt(n, slot, was+1).IsZero()) {
+			e.data = simData{} // what another shard has served since is not here
 		}
 		n.log(e)
 	})
@@ -290,21 +348,21 @@ func (n *simNode) reconcile() {
 	for slot := range own.All() {
 		slots.add(slot, n.core.table.slots.at(slot).move)
 	}
-	n.adopt(slots)
+	n.adopt(adoptTell{slots: slots})
 }
 
 // formedStore notes under which moves a node owns its slots when it forms.
 func (n *simNode) formedStore() {
 	own := n.core.table.slotsOf(n.core.self.Shard)
 	for slot := range own.All() {
-		n.log(simEntry{kind: simOwn, slot: slot, move: n.core.table.slots.at(slot).move, value: n.store.values[slot]})
+		n.log(simEntry{kind: simOwn, slot: slot, move: n.core.table.slots.at(slot).move, data: n.store.values[slot]})
 	}
 }
 
 // drop lets go of the data of slots that have gone.
 func (n *simNode) drop(slots moveRuns) {
 	slots.each(func(slot Slot, move uint64) {
-		if n.store.moves[slot] < move {
+		if n.store.moves[slot] < move && n.store.imported[slot] <= move {
 			n.log(simEntry{kind: simDrop, slot: slot})
 		}
 	})
@@ -325,8 +383,30 @@ func (w *simWorld) logged(n *simNode, what string) func(*commandError) {
 	}
 }
 
+// slotsCommand runs an operator's command on slots, of which all who live know once it
+// is answered.
+func (n *simNode) slotsCommand(what string, set SlotSet, to ShardID, step func(s *state, now time.Duration, id uint64) output, then func(*commandError)) {
+	asked, answered := n.w.now, n.w.logged(n, what)
+	n.command(step, func(err *commandError) {
+		answered(err)
+		if err == nil {
+			n.w.checkR9(n, &set, to, asked)
+		}
+		if then != nil {
+			then(err)
+		}
+	})
+}
+
 func (n *simNode) addSlots(set SlotSet) {
-	n.command(func(s *state, now time.Duration, id uint64) output { return s.addSlots(now, id, set) }, n.w.logged(n, "ADDSLOTS"))
+	if !n.up {
+		return
+	}
+	n.slotsCommand("ADDSLOTS", set, n.core.self.Shard, func(s *state, now time.Duration, id uint64) output { return s.addSlots(now, id, set) }, nil)
+}
+
+func (n *simNode) delSlots(set SlotSet, then func(*commandError)) {
+	n.slotsCommand("DELSLOTS", set, ShardID{}, func(s *state, now time.Duration, id uint64) output { return s.delSlots(now, id, set) }, then)
 }
 
 func (n *simNode) meet(addr string) {
@@ -438,6 +518,31 @@ func (w *simWorld) drawFaults() {
 	if own.Float64() < 0.15 {
 		f.lies = w.nt / 2
 	}
+	if own.Float64() < 0.15 {
+		f.diskHangs = 15 * w.nt
+	}
+	w.drawStrikes(rand.New(rand.NewPCG(w.seed, 0x4a8)))
+	w.drawMarks(rand.New(rand.NewPCG(w.seed, 0x4a9)))
+	w.sleeps = rand.New(rand.NewPCG(w.seed, 0x4aa))
+	if w.sleeps.Float64() < 0.15 {
+		f.sleep = []time.Duration{w.nt, 4 * w.nt}[w.sleeps.IntN(2)]
+	}
+}
+
+// drawStrikes draws what strikes where chance alone hardly ever does, in a third of the
+// seeds.
+func (w *simWorld) drawStrikes(own *rand.Rand) {
+	f := &w.faults
+	switch k := own.IntN(20); {
+	case k < 2:
+		f.strikes, f.moves = roundMoves, []time.Duration{w.nt / 10, w.nt / 2}[own.IntN(2)]
+	case k < 5:
+		f.strikes, f.changes = roundVoters, []time.Duration{w.nt, 3 * w.nt}[own.IntN(2)]
+	case k < 6:
+		f.falls, w.ack = 2*w.nt, 1
+	case k < 7:
+		f.imposes, f.changes = 8*w.nt, 2*w.nt
+	}
 }
 
 // unleash starts the faults; they end when the world is calm.
@@ -448,6 +553,18 @@ func (w *simWorld) unleash() {
 	w.every(f.partition, w.somePartition)
 	w.every(f.hang, w.someHang)
 	w.every(f.lies, w.someLie)
+	w.every(f.diskHangs, w.someDiskHangs)
+	if f.strikes != roundNone {
+		w.aimStrike()
+	}
+	w.every(f.changes, w.someChange)
+	w.every(f.falls, w.someFall)
+	w.every(f.imposes, w.someImpose)
+	if f.marks > 0 {
+		w.chooseMarked()
+		w.every(f.marks, w.someMark)
+	}
+	w.someSleep()
 	for _, n := range w.nodes {
 		w.every(f.crash, func() { w.someCrash(n) })
 		w.every(f.pause, func() { w.somePause(n) })
@@ -500,6 +617,40 @@ func (n *simNode) stop(d time.Duration) {
 	}
 }
 
+// someSleep puts the machine of a node to sleep, again and again, by a stream of chance
+// of its own.
+func (w *simWorld) someSleep() {
+	if w.faults.sleep == 0 {
+		return
+	}
+	w.after(time.Duration(w.sleeps.ExpFloat64()*float64(w.faults.sleep)), func() {
+		if w.calm {
+			return
+		}
+		if n := w.nodes[w.sleeps.IntN(len(w.nodes))]; n.up && n.paused <= w.now {
+			n.sleep(w.nt/10 + time.Duration(w.sleeps.Int64N(int64(3*w.nt))))
+		}
+		w.someSleep()
+	})
+}
+
+// sleep is a machine that sleeps for a while. The node's clock jumps by that when the
+// machine wakes up: CLOCK_BOOTTIME is what clock.go reads, and nothing else makes it jump.
+// Timers do not know of the sleep, and what they had left to run they run then. So
+// whatever comes first finds the clock far beyond what was due, and the tick may come
+// long after that, unless something else wakes the run loop, which sets its timer anew.
+func (n *simNode) sleep(d time.Duration) {
+	w := n.w
+	n.stop(d)
+	n.deadTick = w.seq
+	if n.tickAt != never {
+		n.tickAt = max(n.tickAt, w.now) + d
+		w.schedule(simEvent{at: n.tickAt, kind: simTick, node: int32(n.index), run: n.run})
+	}
+	w.ledger.reach("slept")
+	w.logf("the machine of %s sleeps until %v, its tick comes at %v", n.name(), n.paused, n.tickAt)
+}
+
 func (w *simWorld) somePartition() {
 	side := map[*simNode]bool{}
 	if w.chance(0.5) {
@@ -528,6 +679,23 @@ func (w *simWorld) somePartition() {
 		w.cut = nil
 		w.noteIsolation(nil)
 		w.logf("healed")
+	})
+}
+
+// someDiskHangs makes the disk of a node hang, until somebody kills its process.
+func (w *simWorld) someDiskHangs() {
+	n := w.liveNode()
+	if n == nil || n.stuck {
+		return
+	}
+	n.hangDisk()
+	w.ledger.reach("a disk hung")
+	run := n.run
+	w.after(w.between(w.nt, 20*w.nt), func() {
+		if !w.calm && n.run == run {
+			n.crash(true)
+			n.restart()
+		}
 	})
 }
 
@@ -568,33 +736,22 @@ func (w *simWorld) hang(r, p *simNode, way int, d time.Duration) {
 }
 
 // someLie has a member say, in one frame, a number far above all that have been used:
-// an epoch, a move, that another member is forgotten, or what it asks votes under.
+// an epoch, a move, that another member or one that nobody knows is forgotten, of voters
+// or their ballots, or what it asks votes under. Nobody believes it, also who has just
+// started or joined. It is always the same one, and heard by nobody to whom it is all the
+// voters: liars who are their majority are believed.
 func (w *simWorld) someLie() {
-	n := w.liveNode()
-	if n == nil || n.core.cluster.IsZero() || n.core.self.State != present || !n.lives() {
+	n := w.nodes[w.seed%uint64(min(3, len(w.nodes)))]
+	if !n.up || n.core.cluster.IsZero() || n.core.self.State != present || !n.lives() {
 		return
 	}
 	c := n.core
 	to, victim := c.peers.ordered[w.aside.IntN(len(c.peers.ordered))], c.peers.ordered[w.aside.IntN(len(c.peers.ordered))]
-	shard, far := w.someShard(n), jumpPerFrame+1+w.aside.Uint64N(1<<20)
+	shard, far := w.someShard(n), 1<<32+w.aside.Uint64N(1<<20)
 	if to == c.self || shard.IsZero() {
 		return
 	}
-	number := Epoch{Number: w.ledger.highest + far, Node: c.id}
-	var m message
-	switch w.aside.IntN(4) {
-	case 0:
-		m = c.newUpdate(func(u *updateMsg) { u.Shards = []shardRow{{shard, number}} })
-	case 1:
-		slot := Slot(w.aside.IntN(NumSlots))
-		m = c.newUpdate(func(u *updateMsg) { u.Slots.add(slot, slotEntry{c.self.Shard, c.table.slots.at(slot).move + far}) })
-	case 2:
-		e := victim.peerEntry
-		e.State, e.Version = forgotten, e.Version+far
-		m = c.newUpdate(func(u *updateMsg) { u.Peers = []peerEntry{e} })
-	default:
-		m = &voteMsg{Voters: c.table.voters.Version, Shard: shard, Epoch: number, Incarnation: c.self.Store}
-	}
+	m := c.lie(w.aside.IntN(7), shard, victim, far, w.ledger.highest)
 	w.ledger.reach("lied")
 	if w.lies == nil {
 		w.lies = map[message]bool{}
@@ -606,6 +763,35 @@ func (w *simWorld) someLie() {
 		s.post(to, m)
 		return s.end()
 	})
+}
+
+// lie is the k-th kind of a lie, of a number that is by far above the highest used.
+func (s *state) lie(k int, shard ShardID, victim *peer, far, highest uint64) message {
+	number := Epoch{Number: highest + far, Node: s.id}
+	voters := s.table.voters
+	switch k {
+	case 0:
+		return s.newUpdate(func(u *updateMsg) { u.Shards = []shardRow{{shard, number}} })
+	case 1:
+		slot := Slot(far % NumSlots)
+		return s.newUpdate(func(u *updateMsg) { u.Slots.add(slot, slotEntry{s.self.Shard, s.table.slots.at(slot).move + far}) })
+	case 2:
+		e := victim.peerEntry
+		e.State, e.Version = forgotten, e.Version+far
+		return s.newUpdate(func(u *updateMsg) { u.Peers = []peerEntry{e} })
+	case 3:
+		return s.newUpdate(func(u *updateMsg) {
+			u.Peers = []peerEntry{{ID: NodeID(shard), Key: far, State: forgotten, Version: far}}
+		})
+	case 4:
+		voters.Version.Number += far
+		voters.ID, voters.Members = far, []member{{s.id, s.key}}
+		return s.newUpdate(func(u *updateMsg) { u.Voters = []voterSet{voters} })
+	case 5:
+		return &stopMsg{voters.Version, ballot{far, s.id}, voters.Members}
+	default:
+		return &voteMsg{Voters: voters.Version, Shard: shard, Epoch: number, Incarnation: s.self.Store}
+	}
 }
 
 func (w *simWorld) liveNode() *simNode {
@@ -757,7 +943,14 @@ func (w *simWorld) giveSome(n *simNode, p *peer) {
 
 func (w *simWorld) setSlot(n *simNode, set SlotSet, to NodeID) {
 	w.logf("%s: SETSLOT %s NODE %s", n.name(), set.String(), to.short())
-	n.command(func(s *state, now time.Duration, cmd uint64) output { return s.setSlots(now, cmd, set, to) }, w.logged(n, "SETSLOT NODE"))
+	var shard ShardID
+	if !n.up {
+		return
+	}
+	if p := n.core.peers.get(to); p != nil {
+		shard = p.Shard
+	}
+	n.slotsCommand("SETSLOT NODE", set, shard, func(s *state, now time.Duration, cmd uint64) output { return s.setSlots(now, cmd, set, to) }, nil)
 }
 
 // forgetAndMend forgets a primary by force, whether it lives or not, and gives
@@ -804,10 +997,10 @@ func (w *simWorld) command(n *simNode, k int, set SlotSet) {
 		}
 	case k < 5:
 		w.logf("%s: DELSLOTS %s", n.name(), set.String())
-		n.command(func(s *state, now time.Duration, id uint64) output { return s.delSlots(now, id, set) }, w.logged(n, "DELSLOTS"))
+		n.delSlots(set, nil)
 	case k < 6: // what fix does
 		w.logf("%s: DELSLOTS, ADDSLOTS %s", n.name(), set.String())
-		n.command(func(s *state, now time.Duration, id uint64) output { return s.delSlots(now, id, set) }, func(*commandError) { n.addSlots(set) })
+		n.delSlots(set, func(*commandError) { n.addSlots(set) })
 	case k < 11:
 		w.setSlot(n, set, w.somePeer(n))
 	case k < 13:
@@ -828,12 +1021,11 @@ func (w *simWorld) command(n *simNode, k int, set SlotSet) {
 		n.command(func(s *state, now time.Duration, id uint64) output { return s.depart(now, id) }, w.logged(n, "leave"))
 	case k < 19 && w.faults.unclean:
 		w.logf("%s: TAKEOVER", n.name())
-		w.ledger.unclean = true
 		n.command(func(s *state, now time.Duration, id uint64) output { return s.takeover(now, id) }, w.logged(n, "TAKEOVER"))
 	case w.faults.unclean:
 		set := []NodeID{w.somePeer(n)}
 		w.logf("%s: imposes voter %s", n.name(), set[0].short())
-		w.ledger.unclean, w.ledger.imposed = true, true
+		w.ledger.imposed = true
 		n.command(func(s *state, now time.Duration, id uint64) output { return s.forceVoters(now, id, set) }, w.logged(n, "ForceVoters"))
 	}
 }

@@ -14,20 +14,25 @@ import (
 type simEntryKind uint8
 
 const (
-	simPut     simEntryKind = iota // a write
-	simOwn                         // the slot is served under a move, with this value
-	simStage                       // data of a hand-over
-	simUnstage                     // a hand-over has been cancelled
-	simDrop                        // the slot's data has gone
+	simPut      simEntryKind = iota // a write
+	simOwn                          // the slot is served under a move, with this data
+	simStage                        // data of a hand-over
+	simUnstage                      // a hand-over has been cancelled
+	simDrop                         // the slot's data has gone
+	simImport                       // keys of the slot come one by one, right under a move
+	simRestore                      // one has come
+	simMigrated                     // one has gone
 )
 
 // simEntry is one entry of a log.
 type simEntry struct {
 	kind   simEntryKind
+	key    uint8
 	slot   Slot
 	value  *simWrite
+	data   simData
 	move   uint64
-	staged simStaged
+	staged *simStaged
 	job    uint64
 
 	epoch  Epoch // in which it was appended
@@ -38,23 +43,49 @@ type simEntry struct {
 func (s *simStore) apply(e simEntry) {
 	switch e.kind {
 	case simPut:
-		s.values[e.slot] = e.value
+		s.put(e.slot, e.key, e.value)
+	case simRestore:
+		s.put(e.slot, e.key, e.value)
+	case simMigrated:
+		s.put(e.slot, e.key, nil)
+	case simImport:
+		s.imported[e.slot] = e.move
 	case simOwn:
 		s.moves[e.slot] = e.move
-		if s.values[e.slot] = e.value; e.value == nil {
-			delete(s.values, e.slot)
-		}
+		s.set(e.slot, e.data)
+		delete(s.imported, e.slot)
 	case simStage:
-		s.staged[simSlotMove{e.slot, e.move}] = e.staged
+		s.staged[simSlotMove{e.slot, e.move}] = *e.staged
+		if _, imported := s.imported[e.slot]; imported {
+			s.set(e.slot, simData{})
+			delete(s.imported, e.slot)
+		}
 	case simUnstage:
 		maps.DeleteFunc(s.staged, func(_ simSlotMove, d simStaged) bool { return d.job == e.job })
 	case simDrop:
 		delete(s.values, e.slot)
+		delete(s.imported, e.slot)
 	}
 }
 
+// set makes d what there is of a slot.
+func (s *simStore) set(slot Slot, d simData) {
+	if d == (simData{}) {
+		delete(s.values, slot)
+	} else {
+		s.values[slot] = d
+	}
+}
+
+// put makes v the value of a key; nil: there is no such key.
+func (s *simStore) put(slot Slot, key uint8, v *simWrite) {
+	d := s.values[slot]
+	d[key] = v
+	s.set(slot, d)
+}
+
 func (s *simStore) clone() simStore {
-	return simStore{maps.Clone(s.values), maps.Clone(s.moves), maps.Clone(s.staged)}
+	return simStore{maps.Clone(s.values), maps.Clone(s.moves), maps.Clone(s.staged), maps.Clone(s.imported)}
 }
 
 // simReplica is a node's part in its shard's log.
@@ -73,7 +104,7 @@ type simReplica struct {
 	commits []simCommit
 	says    []simSay
 	moved   map[incarnate]time.Duration // when a member that is waited for got further last, or had everything
-	half    bool                        // the store is half a copy
+	half    bool                        // the store is half a copy: RP6
 	copying *simPull                    // what is taking the place of the store's
 	busy    time.Duration               // when it led nothing last, or had a RECORD under way: one set is proposed at a time
 }
@@ -302,7 +333,7 @@ func (w *simWorld) carry(from, to *simNode, what any, do func(to *simNode)) {
 	}
 	var arrive func()
 	arrive = func() {
-		if !to.up || to.run != run || w.cut != nil && from != to && (w.cut(from, to) || w.cut(to, from)) {
+		if !to.up || to.run != run || w.isCut(from, to) || w.isCut(to, from) {
 			return
 		}
 		if to.paused > w.now {
@@ -466,8 +497,17 @@ func (n *simNode) replace(q *simPull) {
 	if slots := sortedKeys(q.all.values); len(slots) > 0 {
 		n.store.takeUpTo(slots[w.r.IntN(len(slots))], q.all)
 	}
+	takes := w.nt / 20
+	if w.wrong == wrongHalf {
+		takes = w.nt // so that it is seen
+		n.do(func(s *state, now time.Duration) (out output) {
+			out, _ = s.hasReplaced(now, inc)
+			return out
+		})
+		n.sayHave(q.primary, q.epoch, incarnate{n.core.id, inc}, q.newEnd)
+	}
 	run := n.run
-	w.after(w.between(100*time.Microsecond, w.nt/20), func() {
+	w.after(w.between(100*time.Microsecond, takes), func() {
 		if !n.up || n.run != run {
 			return
 		}
@@ -493,16 +533,19 @@ func (n *simNode) replace(q *simPull) {
 
 // takeUpTo makes the store another one up to a slot.
 func (s *simStore) takeUpTo(border Slot, from *simStore) {
-	maps.DeleteFunc(s.values, func(slot Slot, _ *simWrite) bool { return slot <= border })
+	maps.DeleteFunc(s.values, func(slot Slot, _ simData) bool { return slot <= border })
 	maps.DeleteFunc(s.moves, func(slot Slot, _ uint64) bool { return slot <= border })
+	maps.DeleteFunc(s.imported, func(slot Slot, _ uint64) bool { return slot <= border })
 	maps.DeleteFunc(s.staged, func(k simSlotMove, _ simStaged) bool { return k.slot <= border })
 	other := from.clone()
-	maps.DeleteFunc(other.values, func(slot Slot, _ *simWrite) bool { return slot > border })
+	maps.DeleteFunc(other.values, func(slot Slot, _ simData) bool { return slot > border })
 	maps.DeleteFunc(other.moves, func(slot Slot, _ uint64) bool { return slot > border })
+	maps.DeleteFunc(other.imported, func(slot Slot, _ uint64) bool { return slot > border })
 	maps.DeleteFunc(other.staged, func(k simSlotMove, _ simStaged) bool { return k.slot > border })
 	maps.Copy(s.values, other.values)
 	maps.Copy(s.moves, other.moves)
 	maps.Copy(s.staged, other.staged)
+	maps.Copy(s.imported, other.imported)
 }
 
 // sayHave acknowledges, once what this replica has promised is saved.
@@ -621,7 +664,7 @@ func (w *simWorld) checkRP4(n *simNode, q *simPull) {
 	if p == nil || !p.replica.log.leads(q.epoch) || p.replica.log.end != n.replica.log.end {
 		return
 	}
-	if !maps.Equal(n.store.values, p.store.values) {
+	if !maps.Equal(n.store.values, p.store.values) || !maps.Equal(n.store.imported, p.store.imported) {
 		w.fail("RP4", "%s and its primary %s have one log, up to offset %d of %v, and other data", n.name(), p.name(), q.newEnd, q.epoch)
 	}
 }
@@ -631,29 +674,34 @@ func (w *simWorld) checkRP4(n *simNode, q *simPull) {
 func (w *simWorld) checkRP7(n *simNode, q *simPull) {
 	own := n.core.table.slotsOf(q.shard)
 	primary := w.nodeOf(q.primary)
-	if primary == nil || primary.core.unnamed != "" {
-		return // or it has won where nobody in sync is left, and will say so
+	if primary == nil || primary.core.unnamed != "" || w.ledger.imposed || w.ledger.undecided(simGiverKey{n.core.cluster, q.shard}) {
+		return // or it has won where nobody in sync is left, and will say so, or an operator has said what may be lost
 	}
 	theirs := primary.core.table.slotsOf(q.shard) // it may have given some away meanwhile
 	own.Intersect(&theirs)
-	for slot, v := range n.store.values {
-		k := simSlotKey{n.core.cluster, slot}
-		was := w.ledger.committed[k]
-		if was == nil || !own.Contains(slot) || w.ledger.unclean || w.ledger.loose[k] {
+	for slot, d := range n.store.values {
+		if !own.Contains(slot) && !w.ledger.many.Contains(slot) {
 			continue
 		}
-		if descends(v, was) && !descends(q.all.values[slot], was) && !q.all.stages(slot, was) && q.all.moves[slot] == n.store.moves[slot] {
-			w.fail("RP7", "%s has %v of slot %d, which is acknowledged, and copies %v", n.name(), v.short(), slot, q.all.values[slot].short())
-			return
+		for key, v := range d[:w.keysOf(slot)] {
+			k := simSlotKey{n.core.cluster, slot, uint8(key)}
+			was := w.ledger.committed[k]
+			if was == nil || w.ledger.loose[k] || !w.isAt(n, k, q.shard, own.Contains(slot)) {
+				continue
+			}
+			if has := q.all.values[slot][key]; descends(v, was) && !descends(has, was) && !q.all.stages(k, was) && q.all.moves[slot] == n.store.moves[slot] {
+				w.fail("RP7", "%s has %v of %v, which is acknowledged, and copies %v", n.name(), v.short(), k, has.short())
+				return
+			}
 		}
 	}
 }
 
 // stages reports whether a store holds a write in what has come of a slot that is not
 // live yet.
-func (s *simStore) stages(slot Slot, w *simWrite) bool {
-	for k, v := range s.staged {
-		if k.slot == slot && descends(v.value, w) {
+func (s *simStore) stages(k simSlotKey, w *simWrite) bool {
+	for at, v := range s.staged {
+		if at.slot == k.slot && descends(v.data[k.key], w) {
 			return true
 		}
 	}
@@ -666,6 +714,9 @@ func (w *simWorld) checkRP10(n *simNode, op simPending) {
 	l := n.core.lead
 	if w.ack == 0 || op.unformed || l == nil || op.epoch != l.epoch || op.offset == 0 {
 		return
+	}
+	if op.epoch.less(w.ledger.seized[simGiverKey{n.core.cluster, n.core.self.Shard}]) {
+		return // members may follow whoever has taken the shard by TAKEOVER, and have dropped what they had acknowledged
 	}
 	k := simEpochKey{n.core.cluster, n.core.self.Shard, l.epoch}
 	w.ledger.acked[k] = max(w.ledger.acked[k], op.offset)
@@ -705,16 +756,13 @@ func (w *simWorld) checkRP10Proposed(n *simNode, m *recordMsg) {
 
 // checkRP8: RP8, what a failover has lost is the end of what its shard had
 // acknowledged: the winner's log ends before it, and there is no hole. And it is no more
-// than the winner may lack: it was elected as a member in sync, which lacks what is
-// younger than lagMost (LV8), and its primary has acknowledged, cut off, until its
-// lease was over.
-func (w *simWorld) checkRP8(n *simNode, slot Slot, was, has *simWrite) {
-	first := was
-	for first != nil && first.prev != has {
-		first = first.prev
-	}
-	if first == nil {
-		w.fail("RP8", "%s shows %v of slot %d, which is not the beginning of %v", n.name(), has.short(), slot, was.short())
+// than the winner may lack: it was elected as a member in sync, which lacks of each
+// primary what is younger than lagMost (LV8), and that one has acknowledged, cut off,
+// until its lease was over.
+func (w *simWorld) checkRP8(n *simNode, k simSlotKey, was, has *simWrite) {
+	first, shared := firstLost(was, has)
+	if shared != has && !has.log.epoch.less(first.log.epoch) {
+		w.fail("RP8", "%s shows %v of %v, which is not the beginning of %v", n.name(), has.short(), k, was.short())
 		return
 	}
 	at, past := first.log, n.replica.log.past
@@ -723,12 +771,40 @@ func (w *simWorld) checkRP8(n *simNode, slot Slot, was, has *simWrite) {
 	}
 	i := slices.IndexFunc(past, func(s epochStart) bool { return s.Epoch == at.epoch })
 	if i >= 0 && past[i].After < at.offset && at.offset <= past.endOf(i, n.replica.log.end) {
-		w.fail("RP8", "%s lacks %v of slot %d, and its log has offset %d of epoch %v", n.name(), first.short(), slot, at.offset, at.epoch)
+		w.fail("RP8", "%s lacks %v of %v, and its log has offset %d of epoch %v", n.name(), first.short(), k, at.offset, at.epoch)
 	}
-	last := w.ledger.lastAck[simSlotKey{n.core.cluster, slot}].at
-	if most := w.lagMost() + w.nt + w.nt/20; last-first.at > most {
-		w.fail("RP8", "%s lacks what slot %d had for %v when its last primary acknowledged it last, more than %v", n.name(), slot, last-first.at, most)
+	last := w.ledger.lastAck[k.first()]
+	if lag, most := longestReign(was, shared, &last), w.lagMost()+w.nt+w.nt/20; lag > most {
+		w.fail("RP8", "%s lacks what %v had for %v when one primary acknowledged it last, more than %v", n.name(), k, lag, most)
 	}
+}
+
+// firstLost is the first write that led to was and that has does not stem from, and what
+// the two share. That is less than has where a primary has won without some of what the
+// one before had made, and is lost before any other member has followed it: who had got
+// that, and wins next, shows it again.
+func firstLost(was, has *simWrite) (first, shared *simWrite) {
+	for shared = was; shared != nil && !descends(has, shared); shared = shared.prev {
+		first = shared
+	}
+	return first, shared
+}
+
+// longestReign is for how long one primary has acknowledged a slot without a write that
+// is missing, which are those up to was after has. ack is when the slot was acknowledged
+// last. Every reign has a lag of its own, and between two nobody acknowledges.
+func longestReign(was, has *simWrite, ack *simAckKey) (longest time.Duration) {
+	last := ack.at
+	if was.log.epoch != ack.epoch {
+		last = was.at // a later primary has shown it
+	}
+	for at := was; at != nil && at != has; at = at.prev {
+		longest = max(longest, last-at.at)
+		if at.prev != nil && at.prev.log.epoch != at.log.epoch {
+			last = at.prev.at
+		}
+	}
+	return longest
 }
 
 // lagMost is for how long a member may lack an entry and be in sync. What is not
@@ -739,7 +815,9 @@ func (w *simWorld) lagMost() time.Duration { return w.nt * 5 / 4 }
 // took it over.
 type simHeir struct {
 	node   NodeID
-	excuse bool // something may have been lost then
+	at     time.Duration // when it took it over
+	excuse bool          // something may have been lost then
+	named  bool          // and the node has said so: nobody in sync was left
 	seen   SlotSet
 }
 
@@ -749,81 +827,131 @@ type simHeir struct {
 // only then that it is among those that it has taken over.
 func (w *simWorld) noteLost(n *simNode, from NodeID) {
 	l, c := &w.ledger, n.core
-	allowed := l.unclean || w.ack == 0 && (!from.IsZero() || c.lead.uncleanOf != "") && c.lead.epoch != n.byConsent
+	seized := l.imposed || c.lead.epoch.Unclean || l.undecided(simGiverKey{c.cluster, c.self.Shard})
+	allowed := seized || w.ack == 0 && (!from.IsZero() || c.lead.uncleanOf != "") && c.lead.epoch != n.byConsent
 	own := c.table.slotsOf(c.self.Shard)
 	own.Subtract(&c.lead.unproven) // those have left, or are to be named again
 	own.Subtract(&c.lead.late)
+	named := seized || c.lead.uncleanOf != ""
 	shard := simGiverKey{c.cluster, c.self.Shard}
 	heir := l.heirs[shard]
 	if heir == nil || heir.node != c.id || allowed {
-		heir = &simHeir{node: c.id, excuse: allowed}
+		if heir == nil || heir.node != c.id {
+			defer w.newSessions(n) // the marks of whoever led before are gone
+		}
+		heir = &simHeir{node: c.id, at: w.now, excuse: allowed, named: named}
 		l.heirs[shard] = heir
 	}
 	defer func() { heir.seen.Union(&own) }()
+	w.noteImported(n, allowed)
 	for slot := range own.All() {
-		k := simSlotKey{c.cluster, slot}
-		was := l.committed[k]
-		if was == nil || descends(n.valueToBe(slot), was) {
-			continue
-		}
-		if !allowed && (!heir.excuse || heir.seen.Contains(slot)) {
-			if c.lead.epoch == n.byConsent {
-				w.checkRP9(n, slot, was)
-			} else {
-				w.checkRP1(n, slot, was)
+		has := n.dataToBe(slot)
+		for key := range w.keysOf(slot) {
+			k := simSlotKey{c.cluster, slot, uint8(key)}
+			was := l.committed[k]
+			if len(w.marked) > 0 && w.gone(n, k, has[key], allowed) || was == nil || descends(has[key], was) {
+				continue
 			}
-			return
+			if !allowed && (!heir.excuse || heir.seen.Contains(slot)) {
+				w.noteLacks(n, k, was, has[key])
+				return
+			}
+			if !named && !heir.named && !w.ledger.many.Contains(slot) { // a key that goes and comes has no place in one log
+				w.checkRP8(n, k, was, has[key])
+			}
+			l.reach("lost for lag")
+			l.loosen(k)
 		}
-		if !l.unclean && c.lead.uncleanOf == "" {
-			w.checkRP8(n, slot, was, n.valueToBe(slot))
-		}
-		l.reach("lost for lag")
-		l.loose[k] = true
-		l.resets[k]++
-		delete(l.committed, k)
+	}
+}
+
+// noteLacks says what it means that a winner lacks what was acknowledged, and nothing
+// excuses that.
+func (w *simWorld) noteLacks(n *simNode, k simSlotKey, was, has *simWrite) {
+	if n.core.lead.epoch == n.byConsent {
+		w.checkRP9(n, k, was, has)
+	} else {
+		w.checkRP1(n, k, was, has)
 	}
 }
 
 // checkRP1: RP1, who wins a strict shard has what was acknowledged there, and so has, in
 // any, who wins again what it has.
-func (w *simWorld) checkRP1(n *simNode, slot Slot, was *simWrite) {
-	if has := n.valueToBe(slot); !descends(has, was) {
-		w.fail("RP1", "%s leads %s under %v: of slot %d it has %v, acknowledged is %v", n.name(), n.core.self.Shard.short(), n.core.lead.epoch, slot, has.short(), was.short())
+func (w *simWorld) checkRP1(n *simNode, k simSlotKey, was, has *simWrite) {
+	if !descends(has, was) {
+		w.fail("RP1", "%s leads %s under %v: of %v it has %v, acknowledged is %v", n.name(), n.core.self.Shard.short(), n.core.lead.epoch, k, has.short(), was.short())
 	}
 }
 
 // checkRP9: RP9, who wins by consent has what was acknowledged: both sides lived, and
 // one has waited for the other.
-func (w *simWorld) checkRP9(n *simNode, slot Slot, was *simWrite) {
-	if has := n.valueToBe(slot); !descends(has, was) {
-		w.fail("RP9", "%s has taken %s over under %v: of slot %d it has %v, acknowledged is %v", n.name(), n.core.self.Shard.short(), n.core.lead.epoch, slot, has.short(), was.short())
+func (w *simWorld) checkRP9(n *simNode, k simSlotKey, was, has *simWrite) {
+	if !descends(has, was) {
+		w.fail("RP9", "%s has taken %s over under %v: of %v it has %v, acknowledged is %v", n.name(), n.core.self.Shard.short(), n.core.lead.epoch, k, has.short(), was.short())
 	}
 }
 
-// checkRP6: RP6, a store that is half a copy counts as none, whatever becomes of the
-// rest.
+// checkRP6: RP6, half a copy is none. What the simulator's driver knows of a store, that
+// it is half of one state and half of another, is held against what a node says and
+// does, not against what its core takes itself for: nobody says that such a replica
+// could take its primary's place.
 func (w *simWorld) checkRP6(n *simNode) {
-	if n.replica.half && n.core.holdsCopy {
-		w.fail("RP6", "%s counts as having a copy, which has not come whole", n.name())
+	if c := n.core; n.replica.half && c.isReplica(c.self) && c.lacksAsReplica() == "" {
+		w.fail("RP6", "%s calls itself ready, and its store is half a copy", n.name())
 	}
+}
+
+// checkRP6Vote: RP6, nobody asks for votes for a store that is half a copy, unless he says
+// that nobody in sync is left, or has won so already. Who asks for an operator does not
+// want to lead.
+func (w *simWorld) checkRP6Vote(n *simNode, m *voteMsg) {
+	c := n.core
+	if n.replica.half && m.Shard == c.self.Shard && m.Incarnation == c.self.Store && m.Why != whyUnclean && m.Why != whyOperator && !m.Epoch.Unclean && !n.saysUnclean() && c.table.owned[m.Shard] > 0 {
+		w.fail("RP6", "%s asks for votes, and its store is half a copy", n.name())
+	}
+}
+
+// checkRP6Record: RP6, no record names a member whose store is half a copy.
+func (w *simWorld) checkRP6Record(n *simNode, r *record) {
+	for _, m := range r.InSync {
+		if o := w.nodeOf(m.Node); o != nil && o.replica.half && o.core.member() == m && (o != n || !n.saysUnclean()) && !r.Epoch.Unclean && !w.ledger.imposed && n.core.table.owned[r.Shard] > 0 {
+			w.fail("RP6", "%s names %s in sync, whose store is half a copy", n.name(), o.name())
+		}
+	}
+}
+
+// checkRP6Win: RP6, nobody leads with half a copy who does not say so.
+func (w *simWorld) checkRP6Win(n *simNode, e Event) {
+	if n.replica.half && !n.saysUnclean() && !e.Epoch.Unclean && !w.ledger.imposed && n.core.table.owned[e.Shard] > 0 {
+		w.fail("RP6", "%s leads %s, and its store is half a copy", n.name(), e.Shard.short())
+	}
+	n.replica.half = false // what it has is what there is
+}
+
+// saysUnclean reports whether a node says, or will when it has opened its shard, that it
+// was not in sync.
+func (n *simNode) saysUnclean() bool {
+	return n.core.unnamed != "" || n.core.lead != nil && n.core.lead.uncleanOf != ""
 }
 
 // overtaken explains what a failover by force may lose of a shard that is not
-// strict: its old primary acknowledges until its lease is over, and nobody waits.
+// strict, and a TAKEOVER of any: its old primary acknowledges until its lease is over,
+// and nobody waits.
 func (w *simWorld) overtaken(n *simNode, op *simPending) bool {
-	by, ok := w.ledger.won[simGiverKey{n.core.cluster, n.core.self.Shard}]
-	if w.ack > 0 || !ok || !op.epoch.less(by) {
+	shard := simGiverKey{n.core.cluster, n.core.self.Shard}
+	by, seized := w.ledger.won[shard], w.ledger.seized[shard]
+	if !op.epoch.less(by) || w.ack > 0 && (by.less(seized) || !op.epoch.less(seized)) {
 		return false
 	}
 	w.ledger.reach("overtaken by force")
 	return true
 }
 
-// valueToBe is what a slot shows once what has been staged for it is live.
-func (n *simNode) valueToBe(slot Slot) *simWrite {
+// dataToBe is what a slot shows once what has been staged for it is live.
+func (n *simNode) dataToBe(slot Slot) simData {
 	e := n.core.table.slots.at(slot)
 	if v, ok := n.store.staged[simSlotMove{slot, e.move}]; ok && n.store.moves[slot] < e.move {
-		return v.value
+		return v.data
 	}
 	return n.store.values[slot]
 }

@@ -34,7 +34,7 @@ func (w *simWorld) checkAnswers(n *simNode, sends []send) {
 		case *startedMsg:
 			w.checkOW0Started(n)
 		case *stopMsg:
-			w.checkD12(n, m)
+			w.checkR12(n, m)
 		}
 	}
 }
@@ -83,12 +83,12 @@ func (w *simWorld) checkOW0Decided(n *simNode) {
 	before := v.Version
 	before.Number--
 	old, known := w.ledger.voters[simVersionKey{n.core.cluster, before}]
-	if !known || v.Version.Forced > 0 || w.ledger.unclean {
+	if !known { // or they have been imposed
 		return
 	}
 	k := 0
 	for _, o := range w.nodes {
-		if old.hasMember(o.was.member) && o.holdsStart(v.ID) {
+		if old.hasMember(o.was.member) && o.hasStart(v.ID) {
 			k++
 		}
 	}
@@ -97,11 +97,11 @@ func (w *simWorld) checkOW0Decided(n *simNode) {
 	}
 }
 
-// checkD12: D12, a voter that lives stays one: who proposes others leaves out one at
-// most, where the number would be even else and nobody comes for it.
-func (w *simWorld) checkD12(n *simNode, m *stopMsg) {
+// checkR12: R12, a voter that lives, and can save, stays one: who proposes others leaves
+// out one at most, where the number would be even else and nobody comes for it.
+func (w *simWorld) checkR12(n *simNode, m *stopMsg) {
 	c := n.core
-	if ch := c.change; ch == nil || ch.ballot != m.Ballot || ch.began != c.now || c.cluster.IsZero() || w.ledger.unclean || w.ledger.begun {
+	if ch := c.change; ch == nil || ch.ballot != m.Ballot || ch.began != c.now || c.cluster.IsZero() || w.ledger.imposed || w.ledger.begun {
 		return // it repeats what it has said, or somebody has said so
 	}
 	now := c.table.voters.Members
@@ -109,12 +109,12 @@ func (w *simWorld) checkD12(n *simNode, m *stopMsg) {
 	left := 0
 	for _, x := range now {
 		p := c.peers.get(x.ID)
-		if p != nil && p.Key == x.Key && p.State == present && c.alive(p) && !slices.Contains(m.Wanted, x) {
+		if p != nil && p.Key == x.Key && p.State == present && c.canVote(p) && !slices.Contains(m.Wanted, x) {
 			left++
 		}
 	}
 	if left > 1 || left == 1 && newcomer {
-		w.fail("D12", "%s proposes voters without %d that live", n.name(), left)
+		w.fail("R12", "%s proposes voters without %d that live", n.name(), left)
 	}
 }
 
@@ -125,12 +125,16 @@ func (w *simWorld) checkEP2Record(n *simNode, m *acceptMsg) {
 	}
 	v := n.votes[m.Shard]
 	asked := record{Epoch: m.Epoch, N: m.N}
-	if len(v.Records) == 0 || asked.newer(&v.Records[0]) {
-		w.fail("EP2", "%s accepts RECORD %d of %v of %s, on disk is %+v", n.name(), m.N, m.Epoch, m.Shard.short(), v.Records)
+	if len(v.Records) == 0 || asked.newer(&v.Records[0]) || v.Promised.less(m.Epoch) {
+		w.fail("EP2", "%s accepts RECORD %d of %v of %s, on disk is %+v under the promise of %v", n.name(), m.N, m.Epoch, m.Shard.short(), v.Records, v.Promised)
 		return
 	}
 	as := w.ledger.asked4[simProposal{cluster: n.core.cluster, shard: m.Shard, epoch: m.Epoch, record: true}]
-	if m.N > 0 || as == nil || len(as.opened) == 0 {
+	if m.N > 0 || as == nil {
+		return
+	}
+	w.checkEP2Accepted(n, as)
+	if len(as.opened) == 0 {
 		return
 	}
 	for _, r := range []moveRun{as.opened[0], as.opened[len(as.opened)-1]} {
@@ -141,9 +145,60 @@ func (w *simWorld) checkEP2Record(n *simNode, m *acceptMsg) {
 	}
 }
 
+// checkEP2Move: EP2, that slots go to another shard is on disk before the accept leaves.
+func (w *simWorld) checkEP2Move(n *simNode, m *acceptMsg) {
+	if as := w.ledger.asked4[simProposal{cluster: n.core.cluster, shard: m.Shard, epoch: m.Epoch, ballot: m.Ballot}]; m.Ballot != 0 && as != nil {
+		w.checkEP2Accepted(n, as)
+	}
+}
+
+// checkEP2Accepted: EP2, the moves that a proposal names, the first and the last, are on
+// the disk of who accepts it, or later ones of the same slots.
+func (w *simWorld) checkEP2Accepted(n *simNode, as *simAnswers) {
+	if len(as.slots.Runs) == 0 {
+		return
+	}
+	for _, r := range []acceptRun{as.slots.Runs[0], as.slots.Runs[len(as.slots.Runs)-1]} {
+		if have := n.acceptedOnDisk(r.Last); have.less(accepted{move: r.Move, epoch: as.epoch}) {
+			w.fail("EP2", "%s accepts that slot %d goes to move %d under %v, on disk is move %d under %v", n.name(), r.Last, r.Move, as.epoch, have.move, have.epoch)
+			return
+		}
+	}
+}
+
+// checkEP2Stopped: EP2, a voter that says it has stopped finds so after a restart.
+func (w *simWorld) checkEP2Stopped(n *simNode, m *stoppedMsg) {
+	var stop ballot
+	if n.onDisk(cellKey{kind: cellStop}, &stop); stop.less(m.Ballot) {
+		w.fail("EP2", "%s has stopped under ballot %d, on disk is %d", n.name(), m.Ballot.Number, stop.Number)
+	}
+}
+
+// checkEP2Started: EP2, who says that he has saved START has it on disk, and under that
+// ballot or a later one while it is not decided.
+func (w *simWorld) checkEP2Started(n *simNode, m *startedMsg) {
+	var saved startCell
+	n.onDisk(cellKey{kind: cellStart}, &saved)
+	if undecided := saved.Value.ID == m.ID; !n.hasStart(m.ID) || undecided && saved.Ballot.less(m.Ballot) {
+		w.fail("EP2", "%s has saved START %x under ballot %d, on disk is %x under %d", n.name(), m.ID, m.Ballot.Number, saved.Value.ID, saved.Ballot.Number)
+	}
+}
+
+func (n *simNode) acceptedOnDisk(slot Slot) (a accepted) {
+	var runs acceptRuns
+	if n.onDisk(cellKey{kind: cellAccepted, page: uint8(slot / pageSlots)}, &runs) {
+		runs.each(func(s Slot, x accepted) {
+			if s == slot {
+				a = x
+			}
+		})
+	}
+	return a
+}
+
 func (n *simNode) openedOnDisk(slot Slot) (o opening) {
 	var runs openRuns
-	if b := n.disk[cellKey{kind: cellOpened, page: uint8(slot / pageSlots)}]; b != nil && decodeValue(b, &runs) == nil {
+	if n.onDisk(cellKey{kind: cellOpened, page: uint8(slot / pageSlots)}, &runs) {
 		runs.each(func(s Slot, x opening) {
 			if s == slot {
 				o = x

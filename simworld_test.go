@@ -47,48 +47,55 @@ type simFlight struct {
 	msg  message
 }
 
-// simQueue is a binary heap by (at, seq).
+// simQueue is a binary heap by (at, seq). Events are large: they are moved, not swapped.
 type simQueue []simEvent
 
-func (q simQueue) less(i, j int) bool {
-	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].seq < q[j].seq
-}
+func (e *simEvent) before(o *simEvent) bool { return e.at < o.at || e.at == o.at && e.seq < o.seq }
 
 func (q *simQueue) push(e simEvent) {
 	*q = append(*q, e)
-	h := *q
-	for i := len(h) - 1; i > 0; {
+	h, i := *q, len(*q)-1
+	for i > 0 {
 		parent := (i - 1) / 2
-		if !h.less(i, parent) {
+		if !e.before(&h[parent]) {
 			break
 		}
-		h[i], h[parent] = h[parent], h[i]
+		h[i] = h[parent]
 		i = parent
 	}
+	h[i] = e
 }
 
 func (q *simQueue) pop() simEvent {
 	h := *q
-	top := h[0]
-	last := len(h) - 1
-	h[0] = h[last]
+	top, last := h[0], len(h)-1
+	e := h[last]
 	h[last] = simEvent{}
-	h = h[:last]
-	for i := 0; ; {
-		small := i
-		for _, child := range [2]int{2*i + 1, 2*i + 2} {
-			if child < last && h.less(child, small) {
-				small = child
-			}
-		}
-		if small == i {
-			break
-		}
-		h[i], h[small] = h[small], h[i]
-		i = small
+	if h = h[:last]; last > 0 {
+		h.sink(e)
 	}
 	*q = h
 	return top
+}
+
+// sink puts e where the first event was, below all that are due earlier.
+func (q simQueue) sink(e simEvent) {
+	i := 0
+	for {
+		child := 2*i + 1
+		if child >= len(q) {
+			break
+		}
+		if child+1 < len(q) && q[child+1].before(&q[child]) {
+			child++
+		}
+		if !q[child].before(&e) {
+			break
+		}
+		q[i] = q[child]
+		i = child
+	}
+	q[i] = e
 }
 
 // simFaults is what may happen to messages, disks and processes. Each seed draws
@@ -118,6 +125,13 @@ type simFaults struct {
 	backlog      int           // entries of a log that are kept
 	hang         time.Duration // mean time between hangs of what a log goes over
 	lies         time.Duration // mean time between frames with numbers that nobody has used
+	diskHangs    time.Duration // mean time between disks that complete no save any more
+	strikes      simRound      // in the middle of which more goes wrong
+	changes      time.Duration // mean time between changes of the voters that nobody wants
+	falls        time.Duration // mean time between two deaths of primaries of one shard
+	sleep        time.Duration // mean time between machines that sleep
+	imposes      time.Duration // mean time between voters that are imposed on one side of a partition
+	marks        time.Duration // mean time between commands of who moves a slot key by key
 }
 
 type simNode struct {
@@ -139,9 +153,11 @@ type simNode struct {
 	paused   time.Duration // until then nothing runs here
 	disk     map[cellKey][]byte
 	saving   []simSaving
+	stuck    bool // no save completes
 	held     []send
 	toldHeld []tell
 	tickAt   time.Duration
+	deadTick uint64 // ticks scheduled up to this one do not come
 	starts   int
 	sent     simSent
 
@@ -150,6 +166,12 @@ type simNode struct {
 	pending []simPending // ran and not replied
 	replies map[uint64]func(*commandError)
 	nextCmd uint64
+
+	marks    map[Slot]simMark           // as its driver knows them
+	newMarks SlotSet                    // of which that may change
+	moving   map[simSlotKey]*simMigrate // keys whose writers wait
+	sentKeys map[simSlotKey]*simWrite   // what a MIGRATE that nobody has answered may have left at its target
+	view     *view
 
 	// What the checks remember of it.
 	lastTable, lastPeers uint64
@@ -178,17 +200,36 @@ type simNode struct {
 	byConsent            Epoch      // for which it has stood because its primary had agreed
 	stood                *candidacy // the stand that was looked at last: see checkRP5
 	lastEpoch            uint64
+	lastBallot           uint64
 	jumps                map[NodeID]simJumps // EP7: by how much frames of others have raised numbers here
-	synced               bool                // after its last step
-	servedUntil          time.Duration       // D13: until when it serves under a START that is not decided yet
+	servedUntil          time.Duration       // R13: until when it serves under a START that is not decided yet
 	knownVoters          voterVersion        // MB6: the newest voters that it has known
 	votersOf             ClusterID           // and of which cluster
+	decided              []simDecided        // R9: the last moves that it has counted a majority for
 }
 
-// simJumps is by how much the frames of one member have raised numbers since a time.
+// simDecided is a move that a node has counted a majority for on behalf of the one command
+// that was under way there, and the members that it heard then.
+type simDecided struct {
+	at   time.Duration
+	slot Slot
+	to   ShardID
+	move uint64
+	near []simProcess
+}
+
+// simProcess is a node, until it ends.
+type simProcess struct {
+	*simNode
+	run int32
+}
+
+// simJumps is by how much the frames of one member have raised numbers in a minute.
 type simJumps struct {
-	since time.Duration
-	sum   uint64
+	known  bool
+	minute time.Duration // began then, by the clock of who was told
+	sums   [numNumberKinds]uint64
+	lies   uint64 // that it has told since the start
 }
 
 // simSaving is a save under way.
@@ -224,6 +265,7 @@ type simWorld struct {
 	seed   uint64
 	r      *rand.Rand
 	aside  *rand.Rand // for what the seeds should not change by
+	sleeps *rand.Rand // for the sleep of machines
 	nt     time.Duration
 	now    time.Duration
 	seq    uint64
@@ -235,6 +277,8 @@ type simWorld struct {
 	faults simFaults
 	drawn  simFaults // of the seed
 	hash   uint64
+	exact  *valueWriter // where the hash takes in all that frames say: encodes them
+	frame  []byte
 	steps  uint64
 	bytes  bool // count the frames of each node, and their bytes
 
@@ -254,12 +298,17 @@ type simWorld struct {
 	logFilters map[int]func(from, to *simNode, what any, arrive func()) bool
 	cuts       map[[2]*simNode]bool
 	hung       map[[2]*simNode]time.Duration // until when what the log of a shard carries from one node to another waits
+	severed    map[*simNode]simSevered       // by strikes
+	losses     []simLoss
+	nextStrike time.Duration
+	strikeAt   msgKind
 	maxVoters  int
 	freezeFor  time.Duration     // that a freeze takes at least
 	ack        int               // AckReplicas of every node
 	volatile   bool              // stores are gone with their process
 	lies       map[message]bool  // that have been told
 	rivals     map[*simNode]bool // unformed nodes that claim one slot
+	marked     []Slot            // that operators move key by key; empty: none
 	calls      *simCalls         // of clients, where they are recorded
 	wrong      simWrong          // what drivers do wrong, on purpose
 	tap        func(n *simNode, what any)
@@ -305,6 +354,25 @@ func newSimWorld(seed uint64) *simWorld {
 }
 
 func (w *simWorld) mixHash(x uint64) { w.hash = (w.hash ^ x) * 1099511628211 }
+
+// mixFrame takes all that a frame says into the hash, and as whom.
+func (w *simWorld) mixFrame(f *simFlight) {
+	if w.exact == nil {
+		return
+	}
+	b, err := w.exact.appendFrame(w.frame[:0], f.msg)
+	if err != nil {
+		w.fail("PR3", "%v does not encode: %v", f.msg.kind(), err)
+	}
+	b = append(append(b, f.from.Cluster[:]...), f.from.Shard[:]...)
+	w.frame = b
+	for _, x := range b {
+		w.mixHash(uint64(x))
+	}
+	for _, x := range []uint64{f.from.Key, f.from.Incarnation, f.from.Starts, f.from.Facts, f.from.Store, f.to.Key, f.to.Incarnation} {
+		w.mixHash(x)
+	}
+}
 
 func (w *simWorld) schedule(e simEvent) {
 	w.seq++
@@ -384,15 +452,18 @@ func (n *simNode) boot(addr string) {
 		return
 	}
 	n.core = core
-	n.saving, n.held, n.toldHeld, n.pending = nil, nil, nil, nil
+	n.saving, n.held, n.toldHeld, n.pending, n.stuck = nil, nil, nil, nil, false
 	n.led = simLed{}
+	n.marksLoaded()
+	n.sentKeys = map[simSlotKey]*simWrite{}
 	n.replies = map[uint64]func(*commandError){}
 	n.knownPeers, n.knownShards, n.lastTable, n.lastPeers = copyOf(n.durablePeers), copyOf(n.durableShards), 0, 0
 	n.lastBuckets = [numBuckets]uint64{}
-	n.lastEpoch = core.epochHigh
+	n.lastEpoch, n.lastBallot = core.epochHigh, core.vote.stop.Number
 	n.tickAt = never
 	n.isolatedAt, n.forcedAt, n.stopAt, n.stopEnd, n.stopBefore = never, never, never, never, never
-	n.alarmed, n.synced, n.jumps, n.votersOf, n.servedUntil = false, false, map[NodeID]simJumps{}, ClusterID{}, never
+	n.alarmed, n.jumps, n.votersOf, n.servedUntil = false, map[NodeID]simJumps{}, ClusterID{}, never
+	n.decided, n.byConsent = nil, Epoch{}
 	n.heard, n.lastSilent, n.forcedIn, n.wonIn = map[NodeID]time.Duration{}, nil, Epoch{}, Epoch{}
 	if len(n.seeds) > 0 {
 		core.setSeeds(n.seeds)
@@ -454,6 +525,9 @@ func (n *simNode) do(step func(s *state, now time.Duration) output) {
 		return
 	}
 	n.core.logAt = n.replica.log.position()
+	if len(n.w.marked) > 0 {
+		n.core.holdsKeys = len(n.store.values) > 0
+	}
 	n.handle(step(n.core, n.local()))
 }
 
@@ -481,6 +555,9 @@ func (n *simNode) handle(out output) {
 		if w.chance(w.faults.diskSlow) {
 			d = w.between(0, w.faults.diskBy)
 		}
+		if n.stuck {
+			d = simHangs
+		}
 		due := w.now + d
 		if k := len(n.saving); k > 0 {
 			due = max(due, n.saving[k-1].due) // one writer: a save follows the one before
@@ -499,8 +576,11 @@ func (n *simNode) handle(out output) {
 	core := n.core
 	tells := slices.Clone(out.tells)
 	for _, t := range tells {
-		if e, ok := t.what.(eventTell); ok {
-			w.checkEvent(n, e.event)
+		switch t := t.what.(type) {
+		case eventTell:
+			w.checkEvent(n, t.event)
+		case markTell:
+			n.noteMark(t)
 		}
 	}
 	w.checkStep(n)
@@ -524,9 +604,21 @@ func (n *simNode) handle(out output) {
 	}
 }
 
+const simHangs = time.Hour // how long a save takes that never completes
+
+// hangDisk makes no save complete any more.
+func (n *simNode) hangDisk() {
+	n.w.logf("the disk of %s hangs", n.name())
+	n.stuck = true
+	for i := range n.saving {
+		n.saving[i].due = n.w.now + simHangs
+	}
+}
+
 // unblockDisk makes what is being saved complete soon.
 func (n *simNode) unblockDisk() {
 	w := n.w
+	n.stuck = false
 	for i := range n.saving {
 		n.saving[i].due = w.now
 		w.schedule(simEvent{at: w.now, kind: simSaved, node: int32(n.index), run: n.run})
@@ -647,7 +739,7 @@ func (n *simNode) send(m send) {
 	if w.trace != nil && kind != msgHeartbeat {
 		w.logf("%s -> %s %s", n.name(), w.nameAt(f.addr), describe(m.msg))
 	}
-	if w.chance(w.faults.loss) {
+	if w.struck(n, f) || w.chance(w.faults.loss) {
 		return
 	}
 	copies := 1
@@ -679,7 +771,7 @@ func (w *simWorld) deliver(f *simFlight) {
 		return
 	}
 	from := w.nodes[f.node]
-	if w.cut != nil && from != to && w.cut(from, to) {
+	if w.isCut(from, to) {
 		return
 	}
 	if w.filter != nil && !w.filter(f, to) {
@@ -689,10 +781,14 @@ func (w *simWorld) deliver(f *simFlight) {
 		w.schedule(simEvent{at: to.paused, kind: simDeliver, node: -1, flight: f})
 		return
 	}
-	if w.lies[f.msg] && !to.seesThrough(f.msg) {
-		return
+	if w.lies[f.msg] {
+		if to.mustBelieve(f.from.ID) {
+			return
+		}
+		to.noteLie(f.from.ID)
 	}
-	w.mixHash(uint64(to.index)<<8 | uint64(f.msg.kind()))
+	w.mixHash(uint64(f.node)<<32 | uint64(to.index)<<8 | uint64(f.msg.kind()))
+	w.mixFrame(f)
 	before := w.beforeForeign(f, to)
 	heard := time.Duration(never)
 	if !w.unchecked {
@@ -707,11 +803,11 @@ func (w *simWorld) deliver(f *simFlight) {
 	w.checkMB2(f, to, before)
 }
 
-// seesThrough reports whether a node knows enough to tell a number that nobody has used:
-// one that has just started believes what the first member says, for it knows nothing.
-func (n *simNode) seesThrough(m message) bool {
-	u, ok := m.(*updateMsg)
-	return n.core.synced && (!ok || len(u.Peers) == 0 || n.core.peers.get(u.Peers[0].ID) != nil)
+// mustBelieve reports whether a member is all the voters that a node knows of, and so
+// their majority.
+func (n *simNode) mustBelieve(id NodeID) bool {
+	v := n.core.table.voters.Members
+	return len(v) == 1 && v[0].ID == id
 }
 
 // ---- running
@@ -729,6 +825,7 @@ func (w *simWorld) run(until time.Duration) {
 		w.mixHash(uint64(e.kind))
 		w.step(e)
 		if w.steps%1000 == 0 && !w.unchecked {
+			w.nodes[int(w.steps/1000)%len(w.nodes)].lookAnew()
 			w.checkAll()
 		}
 	}
@@ -746,6 +843,9 @@ func (w *simWorld) step(e simEvent) {
 	}
 	n := w.nodes[e.node]
 	if !n.up || n.run != e.run {
+		return
+	}
+	if e.kind == simTick && e.seq <= n.deadTick {
 		return
 	}
 	if n.paused > w.now {
@@ -806,7 +906,7 @@ func describe(m message) string {
 	case *refuseMsg:
 		return fmt.Sprintf("REFUSE v%v %s %v: %v promised %v in %d ms", m.Voters, m.Shard.short(), m.Epoch, m.Why, m.Promised, m.RetryIn)
 	case *recordMsg:
-		return fmt.Sprintf("RECORD v%v %s %v n%d kept %v opened %v", m.Voters, m.Record.Shard.short(), m.Record.Epoch, m.Record.N, briefAccepts(&m.Kept), briefMoves(m.Opened))
+		return fmt.Sprintf("RECORD v%v %s %v n%d in sync %v kept %v opened %v", m.Voters, m.Record.Shard.short(), m.Record.Epoch, m.Record.N, briefMembers(m.Record.InSync), briefAccepts(&m.Kept), briefMoves(m.Opened))
 	case *acceptMsg:
 		return fmt.Sprintf("ACCEPT v%v %s %v ballot %x n%d lease %d", m.Voters, m.Shard.short(), m.Epoch, m.Ballot&0xffff, m.N, m.Lease)
 	case *moveMsg:
@@ -841,6 +941,13 @@ func describeVoters(v *voterSet) string {
 		ids = append(ids, m.ID.short())
 	}
 	return fmt.Sprintf("v%v id %x %v", v.Version, v.ID&0xffff, ids)
+}
+
+func briefMembers(ms []incarnate) (s []string) {
+	for _, m := range ms {
+		s = append(s, fmt.Sprintf("%s.%d", m.Node.short(), m.Incarnation%1000))
+	}
+	return s
 }
 
 func briefMoves(r moveRuns) string {

@@ -315,30 +315,57 @@ func (r SlotRange) All() iter.Seq[Slot] {
 // A SlotSet is a set of slots. The zero value is the empty set. Sets are plain
 // values of 2048 bytes: assignment copies, == compares.
 //
-// A method that is given a slot beyond 16383 panics, as an index out of range
-// does: check what comes from outside by [ParseSlot], [Slot.Valid] or
-// [SlotRange.Validate]. Readers may share a set; a writer needs it alone.
+// A method that is given a slot beyond 16383 panics, and names it: check what comes
+// from outside by [ParseSlot], [Slot.Valid] or [SlotRange.Validate]. Readers may share
+// a set; a writer needs it alone.
 type SlotSet struct {
 	words [NumSlots / 64]uint64 // slot s is bit s%64 of words[s/64]
 }
 
 const slotSetSize = NumSlots / 8 // bytes of a set in binary form
 
-// Add puts a slot into the set.
-func (s *SlotSet) Add(slot Slot) { s.words[slot/64] |= 1 << (slot % 64) }
+// Add puts a slot into the set. It panics for a slot beyond 16383.
+func (s *SlotSet) Add(slot Slot) {
+	if slot >= NumSlots {
+		panic(noSuchSlot(slot))
+	}
+	s.words[slot/64] |= 1 << (slot % 64)
+}
 
-// Remove takes a slot out of the set.
-func (s *SlotSet) Remove(slot Slot) { s.words[slot/64] &^= 1 << (slot % 64) }
+// Remove takes a slot out of the set. It panics for a slot beyond 16383.
+func (s *SlotSet) Remove(slot Slot) {
+	if slot >= NumSlots {
+		panic(noSuchSlot(slot))
+	}
+	s.words[slot/64] &^= 1 << (slot % 64)
+}
 
-// Contains reports whether a slot is in the set.
-func (s *SlotSet) Contains(slot Slot) bool { return s.words[slot/64]>>(slot%64)&1 != 0 }
+// Contains reports whether a slot is in the set. It panics for a slot beyond 16383.
+func (s *SlotSet) Contains(slot Slot) bool {
+	if slot >= NumSlots {
+		panic(noSuchSlot(slot))
+	}
+	return s.words[slot/64]>>(slot%64)&1 != 0
+}
 
-// AddRange puts the slots of r into the set. An empty range adds nothing.
+// noSuchSlot is what methods of a SlotSet panic with. It costs them nothing: the text is
+// made when somebody asks for it, so they stay short enough to be inlined, and their
+// comparison takes the place of the one that the index would need.
+type noSuchSlot Slot
+
+func (s noSuchSlot) Error() string {
+	return fmt.Sprintf("slotmesh: slot %d, expected 0-%d", uint16(s), NumSlots-1)
+}
+
+// AddRange puts the slots of r into the set. An empty range adds nothing. It panics
+// for a range that reaches beyond 16383, before it adds anything.
 func (s *SlotSet) AddRange(r SlotRange) {
 	if r.Len() == 0 {
 		return
 	}
-	_ = s.words[r.Last/64] // panic before a bit is set, not half way
+	if r.Last >= NumSlots {
+		panic(noSuchSlot(r.Last))
+	}
 	for i, last := int(r.First), int(r.Last); i <= last; i = (i | 63) + 1 {
 		upTo := min(i|63, last)
 		s.words[i/64] |= ^uint64(0) << (i % 64) & (^uint64(0) >> (63 - upTo%64))

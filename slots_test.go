@@ -498,14 +498,17 @@ func TestSlotSetRefusesABitmapOfAnotherLength(t *testing.T) {
 }
 
 func TestSlotSetPanicsForASlotThatDoesNotExist(t *testing.T) {
-	for name, call := range map[string]func(*SlotSet){
-		"Add":      func(s *SlotSet) { s.Add(NumSlots) },
-		"Remove":   func(s *SlotSet) { s.Remove(NumSlots) },
-		"Contains": func(s *SlotSet) { s.Contains(65535) },
-		"AddRange": func(s *SlotSet) { s.AddRange(SlotRange{0, NumSlots}) },
+	for name, row := range map[string]struct {
+		call func(*SlotSet)
+		slot int
+	}{
+		"Add":      {func(s *SlotSet) { s.Add(NumSlots) }, 16384},
+		"Remove":   {func(s *SlotSet) { s.Remove(NumSlots) }, 16384},
+		"Contains": {func(s *SlotSet) { s.Contains(65535) }, 65535},
+		"AddRange": {func(s *SlotSet) { s.AddRange(SlotRange{0, NumSlots + 1}) }, 16385},
 	} {
 		var s SlotSet
-		require.Panics(t, func() { call(&s) }, name)
+		require.PanicsWithError(t, fmt.Sprintf("slotmesh: slot %d, expected 0-16383", row.slot), func() { row.call(&s) }, name)
 		require.True(t, s.Empty(), "%s leaves nothing half done", name)
 	}
 }

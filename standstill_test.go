@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -238,28 +237,34 @@ func TestAStrictWriteIsNotAcknowledgedWithoutItsReplicas(t *testing.T) {
 	})
 }
 
+// formTwoHanging makes two shards of two: a primary and its replica, with the network of
+// that one, and the primary of the other shard.
+func formTwoHanging(t *testing.T, cfg Config) (p, r, other *node, net *hangingNet) {
+	t.Helper()
+	f := newFaults(t)
+	seeds := []string{"a:1", "b:1", "c:1", "d:1"}
+	nodes, nets := map[NodeID]*node{}, map[NodeID]*hangingNet{}
+	for _, at := range seeds {
+		h := &hangingNet{Transport: f.Node(at[:1])}
+		c := cfg
+		c.Addr, c.Transport, c.Seeds, c.Primaries, c.Replicas, c.NodeTimeout = at, h, seeds, 2, 1, driverNT
+		p = startNode(t, c)
+		nodes[p.ID()], nets[p.ID()] = p, h
+	}
+	for _, n := range nodes {
+		isReady(t, n)
+	}
+	shards := p.Table().Shards()
+	r = nodes[shards[0].Replicas[0]]
+	return nodes[shards[0].Primary], r, nodes[shards[1].Primary], nets[r.ID()]
+}
+
 // What is written by ASKING to a slot that a primary imports is in its shard's log: a
 // plain failover loses none of it.
 func TestAPlainFailoverLosesNothingOfWhatIsImported(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := newFaults(t)
-		seeds := []string{"a:1", "b:1", "c:1", "d:1"}
-		var nodes []*node
-		nets := map[NodeID]*hangingNet{}
-		for _, at := range seeds {
-			h := &hangingNet{Transport: f.Node(at[:1])}
-			n := startNode(t, Config{Addr: at, Seeds: seeds, Primaries: 2, Replicas: 1, NodeTimeout: driverNT, Transport: h})
-			nodes, nets[n.ID()] = append(nodes, n), h
-		}
-		for _, n := range nodes {
-			isReady(t, n)
-		}
-		byID := func(id NodeID) *node {
-			return nodes[slices.IndexFunc(nodes, func(n *node) bool { return n.ID() == id })]
-		}
-		shards := nodes[0].Table().Shards()
-		p, r, other := byID(shards[0].Primary), byID(shards[0].Replicas[0]), byID(shards[1].Primary)
+		p, r, other, net := formTwoHanging(t, Config{})
 		until(t, driverNT, "its replica is in sync", func() bool { return len(p.Status().Replication.InSync) == 2 })
 		key := keyOf(other, 0)
 		require.NoError(t, p.Admin().SetSlotImporting(t.Context(), KeySlot(key), other.ID()))
@@ -271,7 +276,6 @@ func TestAPlainFailoverLosesNothingOfWhatIsImported(t *testing.T) {
 			defer p.repl.mu.Unlock()
 			return len(p.repl.waiters) > 0
 		}
-		net := nets[r.ID()]
 
 		for _, gone := range []bool{false, true} {
 			require.NoError(t, ask("before"))
@@ -311,5 +315,36 @@ func TestAPlainFailoverLosesNothingOfWhatIsImported(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, found)
 		require.Equal(t, "first", string(e.Value))
+	})
+}
+
+// Where a key has gone to another node, a strict shard sends nobody after it before its
+// replicas know that it has gone: one that leads next would serve it again, and hide what
+// has been written where it is.
+func TestAnAskFromAStrictShardWaitsForItsReplicas(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p, r, other, net := formTwoHanging(t, Config{AckReplicas: 1})
+		key := keyOf(p, 0)
+		require.NoError(t, put(p, key, "v"))
+		require.NoError(t, p.Admin().SetSlotMigrating(t.Context(), KeySlot(key), other.ID()))
+		entries := net.hang(r, wayIn)
+		began := time.Now()
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		wg.Go(func() { // as MIGRATE does once the target has it
+			gone := Request{Keys: []string{key}, Anyway: true}
+			_ = p.Execute(t.Context(), gone, func(tx *Tx) error { _, err := tx.Delete(key); return err })
+		})
+		synctest.Wait()
+		wg.Go(func() {
+			time.Sleep(driverNT / 10)
+			entries()
+		})
+		err := p.Execute(t.Context(), Request{Keys: []string{key}, ReadOnly: true}, func(*Tx) error { return nil })
+		var ask *AskError
+		require.ErrorAs(t, err, &ask)
+		require.Equal(t, other.ID(), ask.Node)
+		require.GreaterOrEqual(t, time.Since(began), driverNT/10, "the replica has the key still")
 	})
 }

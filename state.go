@@ -166,11 +166,11 @@ type state struct {
 	broken   error // why nothing can be saved any more
 
 	// Gossip.
-	synced  bool // once a member's digests have equalled ours: numbers are bounded
-	claims  map[numberClaim]map[NodeID]struct{}
-	frames  uint64 // received, for the budget of numbers
-	pending pendingPush
-	waits   []*pushWait
+	synced    bool   // once a member's digests have equalled ours
+	frames    uint64 // received, for the bounds on numbers
+	strangers jumps  // of all nodes of this cluster that are not known here
+	pending   pendingPush
+	waits     []*pushWait
 
 	// Voting.
 	vote       voterState
@@ -201,7 +201,6 @@ type state struct {
 	holdsCopy   bool               // the store holds all data of the shard, as of some moment
 	followed    SlotSet            // slots of which this node has followed its primary's log, and not led since
 	role        logRole
-	hadReplicas map[ShardID]bool
 	backed      map[ShardID]backing // shards with slots
 	nextReplica time.Duration
 	primary     time.Duration // last heartbeat of this shard's leased primary
@@ -230,17 +229,18 @@ type state struct {
 	reassess     bool // serving may have changed
 
 	// Saving.
-	wake       time.Duration // when the next tick is due
-	dirty      map[cellKey]struct{}
-	marked     cellKey // last
-	saveSeq    uint64
-	needSeq    uint64 // the newest save that what leaves this node waits for
-	unmarkSave uint64 // the save that takes off the mark that an operator took off last
-	epochSave  uint64 // the save that holds the newest change of an epoch
-	unmarked   bool   // a mark has been taken off since the newest save
-	savedSeq   uint64
-	identity   uint64 // the save that holds this node's identity
-	loop       []looped
+	wake        time.Duration // when the next tick is due
+	dirty       map[cellKey]struct{}
+	marked      cellKey // last
+	saveSeq     uint64
+	needSeq     uint64 // the newest save that what leaves this node waits for
+	unmarkSave  uint64 // the save that takes off the mark that an operator took off last
+	epochSave   uint64 // the save that holds the newest change of an epoch
+	unmarked    bool   // a mark has been taken off since the newest save
+	savedSeq    uint64
+	savingSince time.Duration // while a save is under way: when the last one completed, or the first of them began
+	identity    uint64        // the save that holds this node's identity
+	loop        []looped
 }
 
 // loopMax is how many messages of a node to itself may wait for the disk, which a
@@ -266,22 +266,20 @@ type meeting struct {
 // The first step is boot.
 func newState(cfg coreConfig, saved []cell) (*state, error) {
 	s := &state{
-		cfg:         cfg,
-		meetings:    map[uint64]*meeting{},
-		shardless:   map[ShardID]time.Duration{},
-		hadReplicas: map[ShardID]bool{},
-		backed:      map[ShardID]backing{},
-		claims:      map[numberClaim]map[NodeID]struct{}{},
-		used:        map[ShardID]uint64{},
-		heard:       map[ShardID]uint64{},
-		stages:      map[uint64]*heldStage{},
-		gone:        map[Slot]goneSlot{},
-		marks:       map[Slot]SlotMark{},
-		forwards:    map[uint64]*forwarding{},
-		forwarded:   map[forwardKey]*slotPart{},
-		dirty:       map[cellKey]struct{}{},
-		table:       newTable(0),
-		holdsCopy:   cfg.holdsCopy,
+		cfg:       cfg,
+		meetings:  map[uint64]*meeting{},
+		shardless: map[ShardID]time.Duration{},
+		backed:    map[ShardID]backing{},
+		used:      map[ShardID]uint64{},
+		heard:     map[ShardID]uint64{},
+		stages:    map[uint64]*heldStage{},
+		gone:      map[Slot]goneSlot{},
+		marks:     map[Slot]SlotMark{},
+		forwards:  map[uint64]*forwarding{},
+		forwarded: map[forwardKey]*slotPart{},
+		dirty:     map[cellKey]struct{}{},
+		table:     newTable(0),
+		holdsCopy: cfg.holdsCopy,
 	}
 	if s.cfg.store == 0 {
 		s.cfg.store = cfg.incarnation
@@ -419,13 +417,11 @@ func (s *state) end() output {
 				if m.after = after; isDecided(m.msg) {
 					m.after = s.unsavedSince(max(s.identity, s.epochSave))
 				}
-			case *grantMsg:
-				m.after = after
-				if mutated(mutGrantUnsaved) {
-					m.after = 0
-				}
 			default:
 				m.after = after
+				if answersUnsaved(m.msg) {
+					m.after = 0
+				}
 			}
 		}
 		for ; tells < len(s.out.tells); tells++ {
@@ -452,9 +448,26 @@ func (s *state) end() output {
 	}
 }
 
+// answersUnsaved reports whether a bug is planted by which a voter answers before what
+// it answers is saved.
+func answersUnsaved(m message) bool {
+	switch m.(type) {
+	case *grantMsg:
+		return mutated(mutGrantUnsaved)
+	case *acceptMsg:
+		return mutated(mutAcceptUnsaved)
+	case *stoppedMsg:
+		return mutated(mutStoppedUnsaved)
+	case *startedMsg:
+		return mutated(mutStartedUnsaved)
+	}
+	return false
+}
+
 // endSilent is the end of a step of a node that can save nothing: it saves nothing, sends
 // nothing, not even to itself, but the question what it has missed, and what it tells
-// its driver waits for no save.
+// its driver waits for no save. Of its data it changes nothing any more: when it starts
+// again with a store that has outlived it, what has come meanwhile was never noted.
 func (s *state) endSilent() output {
 	s.pending = pendingPush{}
 	clear(s.dirty)
@@ -466,7 +479,17 @@ func (s *state) endSilent() output {
 		q, ok := m.msg.(*digestMsg)
 		return !ok || q.Answer || s.identity > s.savedSeq
 	})
+	s.out.tells = slices.DeleteFunc(s.out.tells, func(t tell) bool { return changesData(t.what) })
 	return s.out
+}
+
+// changesData reports whether what a driver is told changes what is in its store.
+func changesData(what any) bool {
+	switch what.(type) {
+	case stageTell, stageEndTell, adoptTell, markTell, dropTell:
+		return true
+	}
+	return false
 }
 
 // isDecided reports whether a message says only what others have on disk: that a
@@ -532,7 +555,9 @@ func (s *state) saveDirty() {
 	if len(s.dirty) == 0 {
 		return
 	}
-	s.saveSeq++
+	if s.saveSeq++; s.saveSeq == s.savedSeq+1 {
+		s.savingSince = s.now
+	}
 	if !s.savesNewMarks() {
 		s.needSeq = s.saveSeq
 	}
@@ -604,6 +629,12 @@ func (s *state) saveFailed(now time.Duration, err error) output {
 	return s.end()
 }
 
+// diskHangs reports whether this node's disk has neither completed a save nor failed
+// for a NodeTimeout, though there is one to make.
+func (s *state) diskHangs() bool {
+	return s.savedSeq < s.saveSeq && s.now-s.savingSince > s.cfg.nodeTimeout
+}
+
 // cannotSave is what a command of an operator is answered once nothing can be saved
 // any more; nil before.
 func (s *state) cannotSave() *commandError {
@@ -633,7 +664,7 @@ func (s *state) abandoned(what any) any {
 }
 
 func (s *state) savedUpTo(n uint64) {
-	s.savedSeq = n
+	s.savedSeq, s.savingSince = n, s.now
 	s.reassess = true // slots that waited for their save may be served now
 }
 

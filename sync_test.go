@@ -175,10 +175,7 @@ func churn(ctx context.Context, t *testing.T, n *node, keys int) {
 
 func TestANodeBecomesAReplicaUnderLoad(t *testing.T) {
 	t.Parallel()
-	keys := 100_000
-	if testing.Short() {
-		keys = 5000
-	}
+	keys := racing.Fewer(100_000, 20_000)
 	synctest.Test(t, func(t *testing.T) {
 		f := newFaults(t)
 		a := startNode(t, Config{Addr: "a:1", NodeTimeout: driverNT, Transport: f.Node("a")})

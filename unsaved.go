@@ -24,7 +24,7 @@ import (
 // Operators are told to try again, and so is who would begin a hand-over. What is
 // under way already comes to its end, so what that adds is bounded by its number.
 // When the disk goes on so does the node, and what it has missed comes by the repeats
-// and digests of the others.
+// and digests of the others; its vote another one has by then (diskHangs).
 const (
 	heldMax      = 4096    // messages that wait for the disk; at the bound the oldest is lost
 	toldMax      = 4096    // tells; at the bound the node is clogged

@@ -173,7 +173,7 @@ func (s *state) onVote(p *peer, m *voteMsg) {
 	s.post(p, s.grantFor(v, m))
 }
 
-// mayPromise is rule D3a: the number is above what was promised, or the very
+// mayPromise is rule R3a: the number is above what was promised, or the very
 // same candidate asks again.
 func (s *state) mayPromise(v *voterShard, m *voteMsg) bool {
 	same := m.Epoch == v.promised && (m.Incarnation == v.incarnation || mutated(mutSameNode))
@@ -195,7 +195,7 @@ func (s *state) learnRecord(p *peer, m *voteMsg) {
 	}
 }
 
-// inSyncWait is rule D3b: the candidate holds every acknowledged write. It returns
+// inSyncWait is rule R3b: the candidate holds every acknowledged write. It returns
 // 0 if so, or else after how long to ask again. A voter that holds no record of
 // the shard grants only to the node that its table names as the primary. Where
 // nobody of the record is left anybody may stand, unclean, but not in a strict
@@ -237,7 +237,7 @@ func (s *state) lastOfInSync(r *record) time.Duration {
 	return end + s.cfg.nodeTimeout - s.now
 }
 
-// voteWait is rule D3c: for how long somebody else may hold a lease of this
+// voteWait is rule R3c: for how long somebody else may hold a lease of this
 // voter, or of one that has left the set or has lost its memory.
 func (s *state) voteWait(m *voteMsg, c NodeID) time.Duration {
 	if m.Shard.IsZero() || m.Why == whyForce || s.noCompany() || mutated(mutNoLeaseWait) {
@@ -374,7 +374,7 @@ func (s *state) onMove(p *peer, m *moveMsg) {
 		if a.move < have.move || a.move == have.move && m.Epoch.less(have.epoch) {
 			newer.add(slot, have)
 		}
-		believed = believed && s.believable(p, numberMove, a.move, max(have.move, s.table.slots.at(slot).move))
+		believed = s.believableMove(p, slot, a.move) && believed
 	})
 	if !believed {
 		return

@@ -106,7 +106,7 @@ func TestVoterAnswersAVote(t *testing.T) {
 		edit func(x *ballotBox)
 		want string
 	}{
-		// D3a: the number of the epoch is above that of the promise.
+		// R3a: the number of the epoch is above that of the promise.
 		{"a higher number", func(x *ballotBox) { x.promise(9, x.a) }, "GRANT 10"},
 		{"a higher number than was promised to another", func(x *ballotBox) { x.promise(9, x.c) }, "GRANT 10"},
 		{"the number promised to another", func(x *ballotBox) { x.promise(10, x.c) }, "REFUSE promised 10"},
@@ -124,7 +124,7 @@ func TestVoterAnswersAVote(t *testing.T) {
 		{"the number of a takeover", func(x *ballotBox) { x.promise(10, x.c); x.v.promised.Unclean = true }, "REFUSE promised 10"},
 		{"an epoch of another node", func(x *ballotBox) { x.from = x.c }, "silence"},
 
-		// D3b: c is in the newest in-sync set that the voter holds.
+		// R3b: c is in the newest in-sync set that the voter holds.
 		{"named in the record", func(x *ballotBox) { x.v.record = x.inSync(5, x.c, x.a) }, "GRANT 10"},
 		{"not named in the record", func(x *ballotBox) { x.v.record = x.inSync(5, x.c) }, "REFUSE not in sync, again in 200 ms"},
 		{"no record: the primary of the table", func(x *ballotBox) { x.v.record = nil }, "GRANT 10"},
@@ -153,7 +153,7 @@ func TestVoterAnswersAVote(t *testing.T) {
 			x.v.record, x.m.Records = x.inSync(5, x.c), []record{*x.inSync(1<<50, x.a)}
 		}, "REFUSE not in sync, again in 200 ms"},
 
-		// D3c: no lease to another node is running.
+		// R3c: no lease to another node is running.
 		{"its own lease runs", func(x *ballotBox) { x.lease(x.a, ruleNT) }, "GRANT 10"},
 		{"a lease of another runs", func(x *ballotBox) { x.lease(x.c, 700*time.Millisecond) }, "REFUSE lease, again in 700 ms"},
 		{"a lease of another runs for a part of a millisecond", func(x *ballotBox) { x.lease(x.c, 1500*time.Microsecond) }, "REFUSE lease, again in 2 ms"},
@@ -231,7 +231,7 @@ func TestVoterAnswersAVote(t *testing.T) {
 		{"unclean covers nothing else: a lease", func(x *ballotBox) { x.unclean(9 * ruleNT); x.lease(x.c, 300*time.Millisecond) }, "REFUSE lease, again in 300 ms"},
 		{"a takeover of a node that is not in sync", func(x *ballotBox) { x.v.record = x.inSync(5, x.c); x.m.Epoch.Unclean = true }, "GRANT 10"},
 
-		// D9: op is allowed only for shard 0 or a FAIL primary.
+		// R9: op is allowed only for shard 0 or a FAIL primary.
 		{"an operator, the primary lives", func(x *ballotBox) { x.asOperator() }, "REFUSE primary lives, again in 100 ms"},
 		{"an operator, the primary has failed", func(x *ballotBox) { x.fails(); x.asOperator() }, "GRANT 10"},
 		{"an operator, the primary has failed and its lease runs", func(x *ballotBox) { x.fails(); x.asOperator(); x.lease(x.a, ruleNT/2) }, "REFUSE lease, again in 500 ms"},
@@ -252,7 +252,7 @@ func TestVoterAnswersAVote(t *testing.T) {
 			x.b.core.vote.startedAt, x.b.core.vote.activeAt = x.w.now, x.w.now
 		}, "GRANT 10"},
 
-		// D1: only answers of one version are added up.
+		// R1: only answers of one version are added up.
 		{"an older version: the newer set", func(x *ballotBox) { x.m.Voters.Number = 0 }, "UPDATE voters 1"},
 		{"a newer version", func(x *ballotBox) { x.m.Voters.Number = 2 }, "silence"},
 		{"an imposed version", func(x *ballotBox) { x.m.Voters.Forced = 1 }, "silence"},
@@ -277,7 +277,7 @@ func TestVoterAnswersAVote(t *testing.T) {
 	}
 }
 
-// Nothing of D3c is asked where the cluster has no other node.
+// Nothing of R3c is asked where the cluster has no other node.
 func TestOnlyNodeWaitsForNoLease(t *testing.T) {
 	t.Parallel()
 	w := newRules(t)

@@ -151,7 +151,7 @@ func (s *state) stopWaits() {
 
 func (s *state) onStop(p *peer, m *stopMsg) {
 	v := &s.vote
-	if m.Ballot.Node != p.ID {
+	if m.Ballot.Node != p.ID || !s.believableBallot(p, m.Ballot) {
 		return
 	}
 	if m.Voters != s.table.voters.Version {
@@ -207,8 +207,7 @@ func (s *state) onStopped(p *peer, m *stoppedMsg) {
 	if !slices.ContainsFunc(c.old, func(o member) bool { return o.ID == p.ID && o.Key == p.Key }) {
 		return
 	}
-	if slices.ContainsFunc(m.Votes.Promises, func(r promiseRow) bool { return !s.believableEpoch(p, r.Epoch) }) ||
-		slices.ContainsFunc(m.Votes.Records, func(r record) bool { return !s.believableEpoch(p, r.Epoch) }) {
+	if !s.believableVotes(p, &m.Votes) {
 		return
 	}
 	for i := range m.Left {
@@ -250,7 +249,7 @@ func (s *state) valueFor(c *change) *startValue {
 		return seen
 	}
 	v := &startValue{ID: s.cfg.random() | 1, Cluster: s.cluster, Members: c.wanted,
-		Version: voterVersion{Forced: c.version.Forced, Number: c.version.Number + 1}}
+		Version: voterVersion{c.version.Forced, c.version.Number + 1, c.version.Proposer}}
 	if mutated(mutStartBare) {
 		return v
 	}
@@ -281,12 +280,10 @@ func (s *state) onStart(p *peer, m *startMsg) {
 	case v.forms():
 		s.onFormStart(p, m)
 		return
-	case s.cluster != v.Cluster:
+	case s.cluster != v.Cluster || !s.believableBallot(p, m.Ballot) || !s.believableVoters(p, v.Version) || !s.believableVotes(p, &v.Votes):
 		return
-	case v.Version.Forced > s.table.voters.Version.Forced && v.Version.Proposer == p.ID:
-		if s.believableVoters(p, v.Version) {
-			s.takeForced(v)
-		}
+	case v.Version.Forced > s.table.voters.Version.Forced && v.Version.Proposer == p.ID && m.Ballot.isZero(): // no majority decides it
+		s.takeForced(v)
 		return
 	case v.Version == s.table.voters.Version:
 		s.takeInForce(v)
@@ -311,8 +308,11 @@ func (s *state) saveStart(p *peer, m *startMsg) {
 		return
 	}
 	inactive := mutated(mutCountInactive) && !counted && s.isVoter() && m.Voters == s.table.voters.Version
-	if have := sv.startValue; have != nil && (v.Version.less(have.Version) || v.Version == have.Version && m.Ballot.less(sv.startBallot)) && !inactive {
-		return
+	if have := sv.startValue; have != nil && !inactive {
+		// One of a later version that is only kept here, others hold who have saved it.
+		if v.Version.less(have.Version) && !counted || v.Version == have.Version && m.Ballot.less(sv.startBallot) {
+			return
+		}
 	}
 	if counted && sv.stop != m.Ballot {
 		sv.stop = m.Ballot
@@ -355,7 +355,7 @@ func (s *state) onStarted(p *peer, m *startedMsg) {
 // setVoters puts a newer set of voters in force.
 func (s *state) setVoters(v voterSet, mode pushMode) {
 	v.Members = slices.Clone(v.Members)
-	if v.Version.Forced > s.table.voters.Version.Forced {
+	if was := s.table.voters.Version; v.Version.Forced > was.Forced || v.Version.Proposer != was.Proposer {
 		s.standAnew()
 	}
 	s.table.setVoters(v)
@@ -472,7 +472,7 @@ func (s *state) votersTick() {
 
 func (s *state) smallestVoter() bool {
 	for _, v := range s.table.voters.Members {
-		if s.aliveID(v.ID) {
+		if s.canVoteID(v.ID) {
 			return v.ID == s.id
 		}
 	}
@@ -497,20 +497,20 @@ func (s *state) leasedAll() bool {
 }
 
 // wantedVoters is who should vote: one node per host, an odd number, at most
-// nine, and votes stay where they are. A voter that is not alive leaves only
-// when somebody replaces it, or two together.
+// nine, and votes stay where they are. A voter that is not alive, or whose disk
+// hangs, leaves only when somebody replaces it, or two together.
 func (s *state) wantedVoters() []member {
-	return s.wantedOf(s.table.voters.Members, s.alive)
+	return s.wantedOf(s.table.voters.Members)
 }
 
-func (s *state) wantedOf(now []member, alive func(*peer) bool) []member {
+func (s *state) wantedOf(now []member) []member {
 	w := wanting{s: s, hosts: map[string]bool{}}
 	var dead []*peer
 	for _, m := range now {
 		p := s.peers.get(m.ID)
 		switch {
 		case p == nil || p.Key != m.Key || p.State != present:
-		case alive(p):
+		case s.canVote(p):
 			w.take(p)
 		default:
 			dead = append(dead, p)
@@ -521,7 +521,7 @@ func (s *state) wantedOf(now []member, alive func(*peer) bool) []member {
 	}
 	for _, owners := range []bool{true, false} {
 		for _, p := range s.peers.ordered {
-			if p.State == present && alive(p) && s.leadsSlots(p) == owners {
+			if p.State == present && s.canVote(p) && s.leadsSlots(p) == owners {
 				w.take(p)
 			}
 		}
@@ -649,11 +649,11 @@ func (s *state) forcedSet(nodes []NodeID) ([]member, *commandError) {
 	return set, nil
 }
 
-// imposeLiving imposes the voters that live, and this node.
+// imposeLiving imposes the voters that live and can save, and this node.
 func (s *state) imposeLiving(id uint64) {
 	set := []member{{s.id, s.key}}
 	for _, v := range s.table.voters.Members {
-		if v.ID != s.id && s.aliveID(v.ID) {
+		if v.ID != s.id && s.canVoteID(v.ID) {
 			set = append(set, v)
 		}
 	}
@@ -685,7 +685,7 @@ func (s *state) onGetRecords(p *peer, m *getRecordsMsg) {
 }
 
 func (s *state) onRecords(p *peer, m *recordsMsg) {
-	if f := s.forcing; f != nil && f.request == m.Request {
+	if f := s.forcing; f != nil && f.request == m.Request && s.believableVotes(p, &m.Votes) {
 		f.answers[p.ID] = m
 		s.forceTick()
 	}

@@ -9,13 +9,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// ---- D12: who votes
+// ---- R12: who votes
 
 // cast makes a core that knows nodes as a text says: a letter each, with
 //
 //   - it votes now         !  it is not alive     ^  it leads slots
 //   - it is leaving        ~  it is forgotten     ?  it votes under another key
-//     /x it is on host x (else on a host of its own)
+//     %  its disk hangs          /x it is on host x (else on a host of its own)
 func cast(t *testing.T, text string, maxVoters int) *state {
 	t.Helper()
 	s := lone(t, 0x7f)
@@ -40,6 +40,8 @@ func cast(t *testing.T, text string, maxVoters int) *state {
 				now.Members = append(now.Members, member{id, 2})
 			case '!':
 				p.heardAt = never
+			case '%':
+				p.hangs = true
 			case '-':
 				p.State = leaving
 			case '~':
@@ -105,6 +107,11 @@ func TestWhoShouldVote(t *testing.T) {
 		{"two of three are gone, one is there", "a* b*! c*! d", "abd"},
 		{"of two gone voters on one host one stays", "a* b*!/x c*!/x d*", "abd"},
 		{"a gone voter on the host of a newcomer does not stay", "a* b*!/x c* d/x", "acd"},
+		// Nor does one that cannot save, though it is heard; it is no newcomer either.
+		{"the disk of one hangs, and nobody is there", "a* b*% c*", "abc"},
+		{"the disk of one hangs, and it is replaced", "a* b*% c* d", "acd"},
+		{"the disks of two hang, one is there", "a* b*% c*% d", "abd"},
+		{"the disk of a newcomer hangs", "a* b c%", "a"},
 		// A set of one grows only to three.
 		{"one voter, two hosts", "b* a", "b"},
 		{"one voter, three hosts", "b* a c", "abc"},
@@ -144,7 +151,7 @@ func TestWhoShouldVote(t *testing.T) {
 }
 
 // One NodeTimeout after wanted ≠ voters in the eyes of the smallest live voter,
-// D11 runs, if that voter hears a majority of the voters and has itself leased
+// R11 runs, if that voter hears a majority of the voters and has itself leased
 // every shard with slots lately, else one NodeTimeout later.
 func TestWhenTheVotersAreChanged(t *testing.T) {
 	t.Parallel()
@@ -201,7 +208,32 @@ func TestSmallestLiveVoterChangesTheVoters(t *testing.T) {
 	w.until("all vote", func() bool { return ns[3].core.active() && ns[2].core.active() })
 }
 
-// ---- D11: stop
+// A voter that cannot save is replaced though it is heard, the smallest one by the next;
+// it hears so, and votes no more once its disk goes on.
+func TestVoterWhoseDiskHangsIsReplaced(t *testing.T) {
+	t.Parallel()
+	for i, want := range []string{"bcd", "acd"} {
+		w := newRules(t)
+		ns := w.cluster(3, 4)
+		w.run(ruleNT)
+		hangs := ns[i]
+		hangs.slowDisk = true
+		w.run(5 * ruleNT)
+		require.Equal(t, "abc", ns[2].voters(), "nobody can know: there is nothing to save")
+		ns[2].command(func(s *state, now time.Duration, id uint64) output { return s.bumpEpoch(now, id) })
+		w.until("it is replaced", func() bool { return ns[2].voters() == want && ns[3].core.active() })
+		require.Equal(t, want, hangs.voters())
+		require.True(t, hangs.core.leaseHeld(), "it leads on")
+		require.Empty(t, hangs.core.silent)
+		hangs.slowDisk = false
+		hangs.flush()
+		w.run(5 * ruleNT)
+		require.Equal(t, want, hangs.voters(), "votes stay where they are")
+		require.Equal(t, want, ns[2].voters())
+	}
+}
+
+// ---- R11: stop
 
 // electorate is a voter b, to whom a proposes a change of the voters a, b, c.
 type electorate struct {
@@ -323,7 +355,7 @@ func TestStoppedCarriesAllThatTheVoterKeeps(t *testing.T) {
 	require.Equal(t, start.Value.ID, x.b.core.vote.startValue.ID)
 }
 
-// ---- D11: copy and start
+// ---- R11: copy and start
 
 // If a START was seen, that of the highest ballot, else one of the next version
 // with a random id, and per entry the highest of what the voters keep.
@@ -405,6 +437,12 @@ func TestMemberAnswersAStart(t *testing.T) {
 		{"a member that holds a START of a later version", func(x *electorate) *ruleNode { return x.d }, func(x *electorate, n *ruleNode, m *startMsg) {
 			n.core.vote.startValue = &startValue{ID: 66, Version: voterVersion{Number: 3}}
 		}, "silence", false},
+		{"an active voter that keeps a START of a later version", nil, func(x *electorate, n *ruleNode, m *startMsg) {
+			later := *m
+			later.Voters.Number, later.Value.ID, later.Value.Version.Number = 2, 66, 3
+			n.gets(x.a, &later)
+			require.Equal(t, uint64(66), n.core.vote.startValue.ID)
+		}, "STARTED", true},
 		{"who knows that version", nil, func(x *electorate, n *ruleNode, m *startMsg) { m.Value.Version.Number = 1 }, "UPDATE voters 1", false},
 		{"who knows a newer version", nil, func(x *electorate, n *ruleNode, m *startMsg) { m.Value.Version.Number = 0 }, "UPDATE voters 1", false},
 		{"handed out, of a version that is not in force here yet", nil, func(x *electorate, n *ruleNode, m *startMsg) { m.Pull = true }, "silence", false},
@@ -682,7 +720,7 @@ func TestChangeEndsWhenAnotherIsDecided(t *testing.T) {
 	require.True(t, x.a.core.vote.stop.isZero())
 }
 
-// ---- D15: voters that an operator imposes
+// ---- R15: voters that an operator imposes
 
 func TestForceVotersIsRefused(t *testing.T) {
 	t.Parallel()
@@ -759,6 +797,59 @@ func TestImposedVotersBeatWhatTheOldSideDecides(t *testing.T) {
 			s.onUpdate(&peer{}, &updateMsg{Voters: []voterSet{order[i]}})
 		}
 		require.Equal(t, forced.Version, s.table.voters.Version)
+	}
+}
+
+// Where voters are imposed on two sides at once, what each side decides from then on has
+// versions of its own, or the two would never be one again.
+func TestTwoSidesOnWhichVotersAreImposed(t *testing.T) {
+	t.Parallel()
+	w := newRules(t)
+	ns := w.cluster(2, 4)
+	w.run(2 * ruleNT)
+	left := func(n *ruleNode) bool { return n == ns[0] || n == ns[1] }
+	w.lose = func(m ruleMail) bool { return left(m.from) != left(m.to) }
+	w.run(2 * ruleNT)
+	ns[0].forceVoters(ns[0])
+	ns[3].forceVoters(ns[3])
+	for _, n := range []*ruleNode{ns[0], ns[3]} {
+		n.step(func(s *state, now time.Duration) output {
+			s.begin(now)
+			s.beginChange(s.table.voters.Members, s.table.voters.Members, false)
+			return s.end()
+		})
+	}
+	w.run(ruleNT / 2)
+	is := func(n *ruleNode) voterSet { return n.core.table.voters }
+	require.Equal(t, is(ns[0]).Version.Number, is(ns[3]).Version.Number)
+	require.NotEqual(t, is(ns[0]).ID, is(ns[3]).ID)
+	require.NotEqual(t, is(ns[0]).Version, is(ns[3]).Version)
+	w.lose = nil
+	w.until("there is one set again", func() bool { return is(ns[0]).ID == is(ns[3]).ID })
+}
+
+// Going over to a set that was imposed elsewhere, or came of it, is like that too.
+func TestVotersImposedElsewhereKnowNothingOfWhatWasWon(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		name string
+		next voterVersion
+		void bool
+	}{
+		{"decided by the voters of now", voterVersion{1, 3, NodeID{7}}, false},
+		{"imposed on top", voterVersion{2, 3, NodeID{9}}, true},
+		{"decided from those that were imposed elsewhere", voterVersion{1, 3, NodeID{9}}, true},
+	} {
+		w := newRules(t)
+		a := w.cluster(2, 4)[0]
+		w.run(2 * ruleNT)
+		a.core.table.setVoters(voterSet{voterVersion{1, 2, NodeID{7}}, 5, a.core.table.voters.Members})
+		a.step(func(s *state, now time.Duration) output {
+			s.begin(now)
+			s.setVoters(voterSet{row.next, 6, s.table.voters.Members}, pushNothing)
+			require.Equal(t, row.void, s.lead.void, row.name)
+			return s.end()
+		})
 	}
 }
 

@@ -105,17 +105,25 @@ func readFrame(r io.Reader, limits frameLimits, buf []byte) (kind byte, payload 
 		return 0, nil, fmt.Errorf("slotmesh: header of a frame: %w", err)
 	}
 	length, kind := binary.BigEndian.Uint32(header), header[4]
-	if length == 0 {
-		return 0, nil, &malformed{What: "frame", Text: "length 0, expected at least 1"}
-	}
-	if err := checkLimit(kind, int64(length)+4, limits); err != nil {
+	if payload, err = readPayload(r, kind, length, limits, header[:0]); err != nil {
 		return 0, nil, err
 	}
-	payload, err = readGrowing(r, int(length)-1, header[:0])
-	if err != nil {
-		return 0, nil, fmt.Errorf("slotmesh: %v: %d of %d bytes of the payload: %w", msgKind(kind), len(payload), length-1, err)
-	}
 	return kind, payload, nil
+}
+
+// readPayload is readFrame once it has the header.
+func readPayload(r io.Reader, kind byte, length uint32, limits frameLimits, buf []byte) ([]byte, error) {
+	if length == 0 {
+		return nil, &malformed{What: "frame", Text: "length 0, expected at least 1"}
+	}
+	if err := checkLimit(kind, int64(length)+4, limits); err != nil {
+		return nil, err
+	}
+	payload, err := readGrowing(r, int(length)-1, buf)
+	if err != nil {
+		return nil, fmt.Errorf("slotmesh: %v: %d of %d bytes of the payload: %w", msgKind(kind), len(payload), length-1, err)
+	}
+	return payload, nil
 }
 
 func checkLimit(kind byte, size int64, limits frameLimits) error {

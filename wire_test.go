@@ -332,7 +332,7 @@ func TestDecodedMessageSharesNothingWithItsPayload(t *testing.T) {
 
 func TestHeartbeatHasAtMost64Bytes(t *testing.T) {
 	const all = math.MaxUint64
-	busy := heartbeat{Flags: allBeatFlags, Table: all, Peers: all, Start: all, Epoch: 1<<32 - 1, N: 1<<16 - 1,
+	busy := heartbeat{Flags: allBeatFlags &^ beatHangs, Table: all, Peers: all, Start: all, Epoch: 1<<32 - 1, N: 1<<16 - 1,
 		Position: 1<<40 - 1, Sent: 1<<32 - 1, Answers: 1<<32 - 1, Lease: 1<<16 - 1, Promised: 1<<32 - 1}
 	changed := func(f func(*heartbeat)) heartbeat { h := busy; f(&h); return h }
 	rows := []struct {
@@ -349,11 +349,12 @@ func TestHeartbeatHasAtMost64Bytes(t *testing.T) {
 		{"primary and voter", heartbeat{Flags: beatActive | beatOpen | beatLeased | beatAnswers, Table: all, Peers: all,
 			Start: all, Epoch: 40, N: 200, Position: 1 << 34, Sent: 1 << 31, Answers: 1 << 31, Lease: 4500, Promised: 41}, 53},
 		{"busy", busy, 64},
+		{"busy, and its disk hangs", changed(func(h *heartbeat) { h.Flags |= beatHangs }), 65},
 		{"epoch of 33 bits", changed(func(h *heartbeat) { h.Epoch++ }), 68},
 		{"65536th record", changed(func(h *heartbeat) { h.N++ }), 66},
 		{"position of 41 bits", changed(func(h *heartbeat) { h.Position++ }), 65},
 		{"lease of 66 seconds", changed(func(h *heartbeat) { h.Lease++ }), 66},
-		{"all that the types allow", heartbeat{allBeatFlags, all, all, all, all, all, all, 1<<32 - 1, 1<<32 - 1, 1<<32 - 1, all}, 83},
+		{"all that the types allow", heartbeat{allBeatFlags, all, all, all, all, all, all, 1<<32 - 1, 1<<32 - 1, 1<<32 - 1, all}, 84},
 	}
 	for _, row := range rows {
 		frame, err := appendFrame(nil, &row.beat)

@@ -205,7 +205,7 @@ func (c *Client) askWho(ctx context.Context, node NodeID, p logPoint, replicas i
 	left := time.Until(until)
 	ms := (left - min(waitSlack, left/4)).Milliseconds()
 	c.stats.remote.Add(1)
-	r, err := conn.call(ctx, &request{op: opWait, args: decimals(uint64(max(replicas, 0)), uint64(max(ms, 0)), p.reign, p.offset)})
+	r, err := conn.call(ctx, &request{op: opWait, args: decimals(uint64(max(replicas, 0)), uint64(max(ms, 0)), p.reign, p.offset)}, time.Time{})
 	switch {
 	case err != nil:
 		return 0, c.orReplaced(&v.nodes[i], p, err)

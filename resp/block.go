@@ -28,7 +28,7 @@ type waiter struct {
 	conn    *Conn
 	command *Command
 	args    [][]byte
-	keys    []string
+	keys    []string // each once: it stands once in each list
 	asking  bool
 	wait    *waitFor
 
@@ -280,9 +280,7 @@ func (c *Conn) runBlocking(command *Command, args [][]byte, asking bool) error {
 	}
 	w := &waiter{conn: c, command: command, args: cloneArgs(args), asking: asking, wait: wait, // the connection reads on meanwhile
 		changed: make(chan struct{}, 1), end: make(chan error, 1), served: make(chan struct{}, 1), since: time.Now()}
-	for _, key := range wait.keys {
-		w.keys = append(w.keys, string(key))
-	}
+	w.keys = distinct(wait.keys)
 	wait.keys = nil
 	c.server.blocked.add(w)
 	w.wake() // it has not looked since it stands in the list
@@ -299,6 +297,20 @@ func (c *Conn) runBlocking(command *Command, args [][]byte, asking bool) error {
 	stop()
 	c.beginBatch()
 	return err
+}
+
+// distinct is keys in their order, each once, as strings.
+func distinct(keys [][]byte) []string {
+	seen := make(map[string]struct{}, len(keys))
+	var all []string
+	for _, k := range keys {
+		key := string(k)
+		if _, again := seen[key]; !again {
+			seen[key] = struct{}{}
+			all = append(all, key)
+		}
+	}
+	return all
 }
 
 // await waits until w is served, or will not be, and writes its reply.

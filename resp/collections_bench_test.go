@@ -34,7 +34,7 @@ func BenchmarkCollections(b *testing.B) {
 				{"HSET", func() { e.quick("HSET", "h", some(), "other") }},
 				{"HSETandHDEL", func() { e.quick("HSET", "h", "new", "x"); e.quick("HDEL", "h", "new") }},
 				{"HGET", func() { e.quick("HGET", "h", some()) }},
-				{"HSCAN", func() { e.quick("HSCAN", "h", strconv.Itoa(rand.IntN(1<<32)), "COUNT", "10") }},
+				{"HSCAN", func() { e.quick("HSCAN", "h", strconv.FormatUint(uint64(rand.Uint32()), 10), "COUNT", "10") }},
 				{"SADDandSREM", func() { e.quick("SADD", "s", "new"); e.quick("SREM", "s", "new") }},
 				{"SRANDMEMBER", func() { e.quick("SRANDMEMBER", "s") }},
 				{"SPOPandSADD", func() { e.quick("SPOP", "s"); e.quick("SADD", "s", some()) }},

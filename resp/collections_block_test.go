@@ -112,6 +112,8 @@ func TestWaitersAreServedBeforeAnybodyElse(t *testing.T) {
 		{"a circle", []string{"BLMOVE {t}a {t}b LEFT LEFT 0", "BLMOVE {t}b {t}a LEFT LEFT 0"}, []string{"RPUSH {t}a x", "LRANGE {t}a 0 -1"}, []string{"1", "[x]"}, []string{"x", "x"}},
 		{"onto itself", []string{"BLMOVE {t}a {t}a LEFT RIGHT 0", "BLPOP {t}a 0"}, []string{"RPUSH {t}a x y", "LRANGE {t}a 0 -1"}, []string{"2", "[x]"}, []string{"x", "[{t}a y]"}},
 		{"what cannot be moved", []string{"BLMOVE {t}a {t}s LEFT LEFT 0", "BLPOP {t}a 0"}, []string{"SADD {t}s x", "RPUSH {t}a y", "EXISTS {t}a"}, []string{"1", "1", "0"}, []string{string(errWrongType), "[{t}a y]"}},
+		{"a key twice", []string{"BLPOP {t}q {t}q 0", "BLPOP {t}q 0"}, []string{"RPUSH {t}q a", "LPOP {t}q"}, []string{"1", "(nil)"}, []string{"[{t}q a]", ""}},
+		{"a key of another kind twice", []string{"BZPOPMAX {t}q {t}q 0", "BLPOP {t}q {t}r {t}q 0"}, []string{"RPUSH {t}q a b", "LPOP {t}q"}, []string{"2", "b"}, []string{"", "[{t}q a]"}},
 		{"kinds", []string{"BZPOPMIN {t}q 0", "BLPOP {t}q 0", "BZPOPMAX {t}q 0"}, []string{"ZADD {t}q 1 a 2 b", "ZCARD {t}q"}, []string{"2", "0"}, []string{"[{t}q a 1]", "", "[{t}q b 2]"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -198,7 +198,7 @@ func sameSums() []string {
 	seen := map[uint32]string{}
 	var a, b string
 	for i := 0; a == ""; i++ {
-		b = fmt.Sprintf("%08x", i*2654435761)
+		b = fmt.Sprintf("%08x", uint64(i)*2654435761)
 		sum := sumOf(field([]byte(b)))
 		a = seen[sum]
 		seen[sum] = b

@@ -53,7 +53,7 @@ func TestKeysKeepWhatSaysSomething(t *testing.T) {
 	require.Equal(t, []Op{*sum}, keys["n"])
 	for _, op := range []*Op{lost, seen, replaced, elsewhere, unanswered, sum} {
 		require.True(t, op.Unknown)
-		require.EqualValues(t, math.MaxInt64, op.Ended)
+		require.Equal(t, int64(math.MaxInt64), op.Ended)
 	}
 	require.False(t, get.Unknown)
 	require.Less(t, get.Ended, swap.Ended)

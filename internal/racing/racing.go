@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-var all = flag.Bool("racing.all", false, "all rows of long tables, also where the race detector is on")
+var all = flag.Bool("racing.all", false, "the tests of pure code and all rows of long tables, also where the race detector is on")
 
 // turn is which rows of long tables this process runs.
 var turn = rand.IntN(1 << 16)
@@ -26,6 +26,15 @@ func OneGoroutine(t *testing.T) {
 	t.Helper()
 	if On {
 		t.Skip("a single goroutine runs here: there is nothing to race")
+	}
+}
+
+// Pure leaves a test of pure code out where the race detector is on: a single goroutine
+// calls it, as the driver does.
+func Pure(t testing.TB) {
+	t.Helper()
+	if On && !*all {
+		t.Skip("pure code, and a single goroutine: there is nothing to race")
 	}
 }
 

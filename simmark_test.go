@@ -1,0 +1,586 @@
+package slotmesh
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// Slots that move key by key, in the simulator: operators who set marks and take them
+// off, in their order and in any other; a MIGRATE of single keys; clients who follow ASK.
+// A few of the slots that clients use have several keys for it.
+
+const simMarkedSlots = 4 // in a world whose operators set marks
+
+// simMark is a mark as a driver knows it.
+type simMark struct {
+	SlotMark
+	after uint64 // the save that has it: what uses the mark waits for that
+}
+
+// simPlace is where a key was when it was acknowledged last: at the owner of its slot, or
+// at the node to which keys go. In a session, as long as nobody changes where the owner
+// of a slot looks for its keys, a key goes one way.
+type simPlace struct {
+	shard   ShardID
+	move    uint64 // of the slot
+	session uint32
+	since   time.Duration // it is there
+}
+
+// drawMarks draws whether operators set marks.
+func (w *simWorld) drawMarks(own *rand.Rand) {
+	if own.Float64() < 0.3 {
+		w.faults.marks = []time.Duration{w.nt / 40, w.nt / 8}[own.IntN(2)]
+	}
+}
+
+// chooseMarked chooses the slots that operators mark.
+func (w *simWorld) chooseMarked() {
+	for _, slot := range w.hotSlots()[:simMarkedSlots] {
+		if !w.ledger.many.Contains(slot) {
+			w.marked = append(w.marked, slot)
+			w.ledger.many.Add(slot)
+		}
+	}
+}
+
+// ---- drivers
+
+// setMark is what a driver does when a mark of its node has changed.
+func (n *simNode) setMark(t markTell) {
+	was := n.marks[t.slot]
+	delete(n.marks, t.slot)
+	if t.mark != nil {
+		n.marks[t.slot] = simMark{*t.mark, t.after}
+	}
+	n.newMarks.Remove(t.slot)
+	if was.keysGoTo() != n.marks[t.slot].keysGoTo() {
+		n.w.ledger.newSession(n.core.cluster, t.slot)
+	}
+	if t.stale && n.store.imported[t.slot] <= n.core.table.slots.at(t.slot).move && !n.core.isReplica(n.core.self) {
+		n.log(simEntry{kind: simDrop, slot: t.slot})
+	}
+}
+
+// keysGoTo is the node to which keys of the slot go that are not here; zero: to none.
+func (m simMark) keysGoTo() NodeID {
+	if m.Importing {
+		return NodeID{}
+	}
+	return m.Node
+}
+
+// noteMark notes, before the driver hears of it, that the core has changed a mark: from
+// here on a crash may make it so.
+func (n *simNode) noteMark(t markTell) {
+	is := simMark{}
+	if t.mark != nil {
+		is.SlotMark = *t.mark
+	}
+	if n.marks[t.slot].keysGoTo() != is.keysGoTo() {
+		n.newMarks.Add(t.slot)
+		n.w.ledger.newSession(n.core.cluster, t.slot)
+	}
+}
+
+// marksLoaded is for a process that starts: marks that were being changed when the one
+// before ended are there, or not. Those that were not must be there still.
+func (n *simNode) marksLoaded() {
+	for slot := range n.newMarks.All() {
+		n.w.ledger.newSession(n.core.cluster, slot)
+	}
+	n.marks, n.newMarks, n.moving, n.view = map[Slot]simMark{}, SlotSet{}, map[simSlotKey]*simMigrate{}, nil
+	for slot, m := range n.core.marks {
+		n.marks[slot] = simMark{m, math.MaxUint64} // not before it is told
+	}
+}
+
+// newSession notes that keys of a slot are looked for elsewhere from now on.
+func (l *simLedger) newSession(c ClusterID, slot Slot) {
+	if l.many.Contains(slot) {
+		l.sessions[simSlotKey{c, slot, 0}]++
+	}
+}
+
+// marksUnknown is for a primary that has taken a shard over: it knows of no marks of the
+// one before, as in Redis, and looks for keys here.
+func (w *simWorld) marksUnknown(n *simNode) {
+	for _, slot := range w.marked {
+		if n.core.table.slots.at(slot).shard == n.core.self.Shard {
+			w.ledger.newSession(n.core.cluster, slot)
+		}
+	}
+}
+
+// sessionAt is the session in which a node answers where keys of a slot are. One that has
+// been replaced as its owner, and has not heard of it, sends after its own mark, which
+// is of none that lasts.
+func (l *simLedger) sessionAt(n *simNode, slot Slot) uint32 {
+	if lead := n.core.lead; lead != nil && lead.epoch.less(l.wonLast[simGiverKey{n.core.cluster, n.core.self.Shard}]) {
+		return math.MaxUint32
+	}
+	return l.sessions[simSlotKey{n.core.cluster, slot, 0}]
+}
+
+// markSaved reports whether the mark of a slot is on disk.
+func (n *simNode) markSaved(slot Slot) bool { return n.marks[slot].after <= n.core.savedSeq }
+
+// imports notes, before a key is written to a slot that is not this node's, under which
+// move it is right.
+func (n *simNode) imports(slot Slot) {
+	if move := n.core.table.slots.at(slot).move + 1; n.store.imported[slot] != move {
+		n.log(simEntry{kind: simImport, slot: slot, move: move})
+	}
+}
+
+// published is this node's table as its driver sees it.
+func (n *simNode) published() *view {
+	if c := n.core; n.view == nil || c.viewDirty || c.majorityHeard() != n.view.heard {
+		n.view, c.viewDirty = c.publish(), false
+	}
+	return n.view
+}
+
+// ---- clients
+
+// simRequest is what a client asks of a slot with marks: for one key, or several.
+type simRequest struct {
+	slot    Slot
+	keys    [2]uint8
+	several bool
+	write   bool
+	asking  bool
+	session uint32 // in which it was sent here
+	tries   int
+}
+
+const simTries = 6 // hops and waits of a client
+
+// markedOp is a request for a slot with marks, to whatever node.
+func (w *simWorld) markedOp(n *simNode, slot Slot) {
+	r := simRequest{slot: slot, keys: [2]uint8{uint8(w.r.IntN(simKeys)), uint8(w.r.IntN(simKeys))}, tries: simTries}
+	if r.write = w.chance(0.4); !r.write {
+		r.several = r.keys[0] != r.keys[1] && w.chance(0.2)
+	}
+	w.request(n, r)
+}
+
+// request is a client's request at a node, where it goes from there included.
+func (w *simWorld) request(n *simNode, r simRequest) {
+	if n == nil || !n.up || n.paused > w.now || r.tries == 0 {
+		return
+	}
+	r.tries--
+	if !r.asking {
+		r.session = w.ledger.sessionAt(n, r.slot)
+	}
+	q, d := n.decide(&r)
+	switch wait := n.core.serve.hold.Contains(r.slot) || needsMark(&q, &d) && !n.markSaved(r.slot); {
+	case wait, d.action == routeTryAgain:
+		w.after(w.between(time.Millisecond, 50*time.Millisecond), func() { w.request(n, r) })
+	case d.action == routeAsk:
+		w.ledger.reach("asked")
+		w.sendAsking(n, d.node.ID, r)
+	case d.action == routeMoved:
+		w.sendOn(d.node.ID, r, false)
+	case d.action == routeServe && q.leased && (q.serves || !n.core.cluster.IsZero()):
+		w.runKey(n, &r, r.keys[0], !q.serves)
+		if r.several {
+			w.runKey(n, &r, r.keys[1], !q.serves)
+		}
+	}
+}
+
+// needsMark is usesMark, where there may be no mark.
+func needsMark(q *question, d *decision) bool { return q.mark != nil && usesMark(q, d) }
+
+// sendOn has a client go where it was sent. It may take its time.
+func (w *simWorld) sendOn(to NodeID, r simRequest, asking bool) {
+	r.asking = asking
+	d := w.between(100*time.Microsecond, time.Millisecond)
+	if w.chance(0.05) {
+		d = w.between(0, w.nt/2)
+	}
+	w.after(d, func() { w.request(w.nodeOf(to), r) })
+}
+
+// sendAsking sends a client on by ASK, from a strict shard once its replicas know what has
+// gone.
+func (w *simWorld) sendAsking(n *simNode, to NodeID, r simRequest) {
+	if w.ack == 0 || mutated(mutAskEarly) {
+		w.sendOn(to, r, true)
+		return
+	}
+	reign := n.core.serve.reign
+	n.onceCommitted(n.seen(r.slot), func() {
+		if n.core.mayReply(reign, n.local()) {
+			w.sendOn(to, r, true)
+		}
+	})
+}
+
+// decide is what the core's rules say to a request.
+func (n *simNode) decide(r *simRequest) (question, decision) {
+	q := question{serves: n.core.serve.slots.Contains(r.slot), leased: n.local() < n.core.servesUntil(),
+		readOnly: !r.write, asking: r.asking, several: r.several}
+	if m, marked := n.marks[r.slot]; marked {
+		q.mark = &m.SlotMark
+		keys := r.keys[:1]
+		if r.several {
+			keys = r.keys[:]
+		}
+		for _, key := range keys {
+			if n.store.values[r.slot][key] != nil {
+				q.present++
+			} else {
+				q.missing++
+			}
+		}
+	}
+	return q, n.published().route(r.slot, q)
+}
+
+// ---- MIGRATE
+
+// simMigrate is a MIGRATE of one key.
+type simMigrate struct {
+	key   simSlotKey
+	value *simWrite
+	run   int32
+	to    NodeID
+	shard ShardID // of the target when it took the value
+	epoch Epoch   // and its epoch then
+}
+
+// migrate moves a key as the front's MIGRATE does: writes wait, the target stores what is
+// here, and what it has confirmed goes from here. Whoever hears nothing tries again.
+func (w *simWorld) migrate(n *simNode, slot Slot, key uint8, to NodeID, replace bool) {
+	k := simSlotKey{n.core.cluster, slot, key}
+	q, _ := n.decide(&simRequest{slot: slot, keys: [2]uint8{key}})
+	v := n.store.values[slot][key]
+	if !q.serves || !q.leased || v == nil || n.moving[k] != nil || !n.markSaved(slot) || k.cluster.IsZero() {
+		return
+	}
+	w.logf("%s: MIGRATE %v to %s, replace %v", n.name(), k, to.short(), replace)
+	m := &simMigrate{key: k, value: v, run: n.run, to: to}
+	n.moving[k] = m
+	w.after(w.nt/2, func() { // what has not been answered by then is not known
+		if n.up && n.run == m.run && n.moving[k] == m {
+			delete(n.moving, k)
+		}
+	})
+	n.onceCommitted(n.seen(slot), func() {
+		ours := n.sentKeys[k]
+		w.carryKey(n, w.nodeOf(to), func(t *simNode) {
+			if t.restore(m, replace, ours) {
+				t.onceCommitted(t.replica.log.end, func() {
+					if l := t.core.lead; l != nil && l.epoch == m.epoch && t.core.leaseHeld() {
+						w.carryKey(t, n, func(n *simNode) { n.migrated(m) })
+					}
+				})
+			}
+		})
+	})
+}
+
+// carryKey brings part of a MIGRATE from a node to another.
+func (w *simWorld) carryKey(from, to *simNode, do func(to *simNode)) {
+	if to == nil {
+		return
+	}
+	run := to.run
+	w.after(w.between(100*time.Microsecond, 3*time.Millisecond), func() {
+		if to.up && to.run == run && to.paused <= w.now && !w.isCut(from, to) && !w.isCut(to, from) && !w.chance(0.05) {
+			do(to)
+		}
+	})
+}
+
+// restore stores a value that MIGRATE brings, as RESTORE-ASKING does; ours is what an
+// earlier attempt may have left here.
+func (n *simNode) restore(m *simMigrate, replace bool, ours *simWrite) bool {
+	r := simRequest{slot: m.key.slot, keys: [2]uint8{m.key.key}, write: true, asking: true}
+	q, d := n.decide(&r)
+	have := n.store.values[r.slot][m.key.key]
+	busy := have != nil && have != ours && !replace
+	if n.core.cluster != m.key.cluster || d.action != routeServe || q.serves || !q.leased || busy || !n.markSaved(r.slot) ||
+		n.core.serve.hold.Contains(r.slot) || !n.mayWrite() {
+		return false
+	}
+	m.shard, m.epoch = n.core.self.Shard, n.core.lead.epoch
+	n.imports(r.slot)
+	n.log(simEntry{kind: simRestore, slot: r.slot, key: m.key.key, value: m.value})
+	return true
+}
+
+// migrated deletes what the target has confirmed.
+func (n *simNode) migrated(m *simMigrate) {
+	w, l, k := n.w, &n.w.ledger, m.key
+	if n.run != m.run {
+		return
+	}
+	q, _ := n.decide(&simRequest{slot: k.slot, keys: [2]uint8{k.key}})
+	if n.moving[k] != m || !q.serves || !q.leased || n.core.serve.hold.Contains(k.slot) || n.store.values[k.slot][k.key] != m.value {
+		n.sentKeys[k] = m.value // it is perhaps at both
+		return
+	}
+	delete(n.moving, k)
+	delete(n.sentKeys, k)
+	n.log(simEntry{kind: simMigrated, slot: k.slot, key: k.key})
+	l.reach("a key moved")
+	first := simSlotKey{k.cluster, k.slot, 0}
+	l.places[k] = simPlace{m.shard, n.core.table.slots.at(k.slot).move, l.sessions[first], w.now}
+	if n.marks[k.slot].keysGoTo() != m.to {
+		l.newSession(k.cluster, k.slot) // nobody is sent after it
+	}
+	if t := w.leaderOf(k.cluster, m.shard); w.ack == 0 && t != nil && t.core.lead.epoch != m.epoch && !descends(t.store.values[k.slot][k.key], m.value) {
+		l.loosen(k) // the target has been replaced meanwhile
+	}
+}
+
+// leaderOf is the node that leads a shard now, or nil.
+func (w *simWorld) leaderOf(c ClusterID, shard ShardID) *simNode {
+	i := slices.IndexFunc(w.nodes, func(n *simNode) bool {
+		return n.up && n.core.cluster == c && n.core.self.Shard == shard && n.core.lead != nil && n.core.lead.opened
+	})
+	if i < 0 {
+		return nil
+	}
+	return w.nodes[i]
+}
+
+// ---- operators
+
+// someMark is an operator who moves a slot key by key, or takes himself for one who does.
+func (w *simWorld) someMark() {
+	slot := w.marked[w.r.IntN(len(w.marked))]
+	i := slices.IndexFunc(w.nodes, func(n *simNode) bool { return n.up && n.core.serve.slots.Contains(slot) && !n.core.cluster.IsZero() })
+	if i < 0 {
+		return
+	}
+	owner := w.nodes[i]
+	to := w.keysGoTo(owner, slot)
+	switch k := w.r.IntN(40); {
+	case to == nil && k < 24:
+		w.mark(owner, w.otherPrimary(owner), slot)
+	case to == nil || k < 2: // sense or not
+		if o := w.otherPrimary(owner); o != nil {
+			w.nonsense(owner, o, slot)
+		}
+	case k < 6: // again, as who has seen that its other end has been replaced
+		w.mark(owner, to, slot)
+	case k < 28:
+		w.migrate(owner, slot, uint8(w.r.IntN(simKeys)), to.core.id, w.chance(0.5))
+	case k < 35:
+		by := []*simNode{to, owner, w.liveNode()}[w.r.IntN(3)]
+		w.setSlot(by, slotSet(slot), to.core.id)
+		if w.chance(0.2) {
+			w.setSlot(w.liveNode(), slotSet(slot), to.core.id)
+		}
+	case k < 37:
+		w.stable([]*simNode{to, owner}[w.r.IntN(2)], slot)
+	case w.faults.crash > 0: // one of the two fails in the midst of it
+		w.ledger.reach("crashed half way")
+		n := []*simNode{to, owner}[w.r.IntN(2)]
+		n.crash(w.faults.crashUnsaved)
+		w.after(w.between(w.nt/20, 4*w.nt), n.restart)
+	}
+}
+
+// keysGoTo is the primary now of the shard to which a mark of the owner sends keys; nil:
+// there is no mark, or nobody leads that.
+func (w *simWorld) keysGoTo(owner *simNode, slot Slot) *simNode {
+	p := owner.core.peers.get(owner.marks[slot].keysGoTo())
+	if p == nil {
+		return nil
+	}
+	return w.leaderOf(owner.core.cluster, p.Shard)
+}
+
+// otherPrimary is some primary of another shard; nil: there is none.
+func (w *simWorld) otherPrimary(n *simNode) *simNode {
+	return w.somePrimary(func(o *simNode) bool { return o != n && o.core.cluster == n.core.cluster })
+}
+
+// mark puts the marks of a move on a slot, mostly both, in one order or the other.
+func (w *simWorld) mark(from, to *simNode, slot Slot) {
+	if to == nil || to == from {
+		return
+	}
+	importing, migrating := func() { w.importing(to, from.core.id, slot) }, func() { w.migrating(from, to.core.id, slot) }
+	switch w.r.IntN(10) {
+	case 0:
+		importing()
+	case 1:
+		migrating()
+	case 2, 3:
+		migrating()
+		importing()
+	default:
+		importing()
+		migrating()
+	}
+}
+
+// nonsense does something about a slot that no move is made of.
+func (w *simWorld) nonsense(owner, o *simNode, slot Slot) {
+	switch w.r.IntN(6) {
+	case 0:
+		w.importing(o, owner.core.id, slot)
+	case 1:
+		w.migrating(owner, o.core.id, slot) // perhaps to a second target
+	case 2:
+		w.migrate(owner, slot, uint8(w.r.IntN(simKeys)), o.core.id, w.chance(0.5))
+	case 3:
+		w.stable(o, slot)
+	case 4:
+		w.setSlot(w.liveNode(), slotSet(slot), o.core.id)
+	default:
+		w.importing(owner, o.core.id, slot)
+	}
+}
+
+func (w *simWorld) importing(n *simNode, from NodeID, slot Slot) {
+	if n.up {
+		w.logf("%s: SETSLOT %d IMPORTING %s", n.name(), slot, from.short())
+		n.command(func(s *state, now time.Duration, id uint64) output { return s.setSlotImporting(now, id, slot, from) }, w.logged(n, "SETSLOT IMPORTING"))
+	}
+}
+
+func (w *simWorld) migrating(n *simNode, to NodeID, slot Slot) {
+	if n.up {
+		w.logf("%s: SETSLOT %d MIGRATING %s", n.name(), slot, to.short())
+		n.command(func(s *state, now time.Duration, id uint64) output { return s.setSlotMigrating(now, id, slot, to) }, w.logged(n, "SETSLOT MIGRATING"))
+	}
+}
+
+func (w *simWorld) stable(n *simNode, slot Slot) {
+	if n.up {
+		w.logf("%s: SETSLOT %d STABLE", n.name(), slot)
+		n.command(func(s *state, now time.Duration, id uint64) output { return s.setSlotStable(now, id, slot) }, w.logged(n, "SETSLOT STABLE"))
+	}
+}
+
+// ---- what must hold
+
+// checkOW1Key: OW1, no two nodes acknowledge for one key at one moment: while nobody changes
+// where the owner of a slot looks for its keys, a key that has gone does not come back, and
+// none is acknowledged where it has not come yet. It reports whether what is acknowledged
+// is to be held against what was.
+//
+// What an operator has hidden himself, by a mark that he takes off, sets anew or gives to
+// another node, or by a slot that he gives to a third one, is lost to clients until the
+// mark is back; and so is, as in Redis, what has gone from an owner that is replaced: its
+// successor knows of no mark.
+func (w *simWorld) checkOW1Key(n *simNode, op *simPending) bool {
+	l, k := &w.ledger, simSlotKey{n.core.cluster, op.slot, op.key}
+	if op.resets != l.resets[k] {
+		return false // its key has been hidden since it ran, or what was acknowledged is lost
+	}
+	here := simPlace{n.core.self.Shard, op.move, op.session, op.until - 2*w.nt}
+	p, seen := l.places[k]
+	p = l.follow(n, k, p, op.move)
+	switch {
+	case !seen || l.loose[k]:
+	case p.shard == here.shard:
+		here.since = p.since
+	case here.since < p.since:
+		return true // it ran while the key was there, or is late
+	case p.move == here.move && p.session == here.session:
+		w.fail("OW1", "%v: %s acknowledges %v at move %d, and the key is at shard %s since %v", k, n.name(), op.value.short(), op.move, p.shard.short(), p.since)
+		return false
+	case l.committed[k] != nil:
+		l.reach("hidden by an operator")
+		l.loosen(k)
+	}
+	l.places[k] = here
+	return true
+}
+
+// follow is where a key is at a move of its slot: what is at the owner goes with it.
+func (l *simLedger) follow(n *simNode, k simSlotKey, p simPlace, move uint64) simPlace {
+	if p.move < move && p.shard == l.ownerAt(n, k.slot, p.move) {
+		if owner := l.ownerAt(n, k.slot, move); !owner.IsZero() {
+			p.shard, p.move = owner, move
+		}
+	}
+	return p
+}
+
+// gone reports whether a key of a slot of n's shard was at another one when it was
+// acknowledged last. A primary that has just won must not have it: where a key has gone,
+// and others have been sent after it, stays gone in a strict shard.
+func (w *simWorld) gone(n *simNode, k simSlotKey, has *simWrite, allowed bool) bool {
+	l := &w.ledger
+	p, seen := l.places[k]
+	p = l.follow(n, k, p, n.core.table.slots.at(k.slot).move)
+	if !seen || l.loose[k] || p.shard == n.core.self.Shard {
+		return false
+	}
+	if now := l.sessions[k.first()]; has != nil && p.session == now && p.move == n.core.table.slots.at(k.slot).move {
+		if !allowed {
+			w.checkRP1Gone(n, k, has, p.shard)
+		}
+		l.loosen(k)
+	}
+	return true
+}
+
+// checkRP1Gone: RP1, who wins a strict shard has nothing of a key that has gone to another.
+func (w *simWorld) checkRP1Gone(n *simNode, k simSlotKey, has *simWrite, to ShardID) {
+	w.fail("RP1", "%s leads %s under %v, and has %v of %v, which has gone to shard %s", n.name(), n.core.self.Shard.short(), n.core.lead.epoch, has.short(), k, to.short())
+}
+
+// noteImported looks at what has come key by key and is acknowledged: it outlives the
+// primary that has imported it, and a loss is explained like any other.
+func (w *simWorld) noteImported(n *simNode, allowed bool) {
+	l, c := &w.ledger, n.core
+	for _, slot := range w.marked {
+		e := c.table.slots.at(slot)
+		for key := range simKeys {
+			k := simSlotKey{c.cluster, slot, uint8(key)}
+			p, was, has := l.places[k], l.committed[k], n.store.values[slot][key]
+			if e.shard == c.self.Shard || p.shard != c.self.Shard || p.move != e.move || l.loose[k] || descends(has, was) {
+				continue
+			}
+			if !allowed {
+				w.noteLacks(n, k, was, has)
+				return
+			}
+			l.reach("imported, and lost for lag")
+			l.loosen(k)
+		}
+	}
+}
+
+// lostWith notes that a node is about to lose what it has of slots of others: an operator
+// has it reset, or has a hand-over with data of such a slot begin.
+func (n *simNode) lostWith(slot Slot, c ClusterID) {
+	if _, imported := n.store.imported[slot]; imported {
+		for key := range n.w.keysOf(slot) {
+			n.w.ledger.loosen(simSlotKey{c, slot, uint8(key)})
+		}
+	}
+}
+
+// isAt reports whether a key was at a shard when it was acknowledged last, of a slot that
+// is that shard's, in n's eyes, or not.
+func (w *simWorld) isAt(n *simNode, k simSlotKey, shard ShardID, own bool) bool {
+	if !w.ledger.many.Contains(k.slot) {
+		return own
+	}
+	p, seen := w.ledger.places[k]
+	p = w.ledger.follow(n, k, p, n.core.table.slots.at(k.slot).move)
+	return seen && p.shard == shard && p.move == n.core.table.slots.at(k.slot).move
+}
+
+// newSessions is for slots of a shard that another node leads from now on.
+func (w *simWorld) newSessions(n *simNode) {
+	for _, slot := range w.marked {
+		if n.core.table.slots.at(slot).shard == n.core.self.Shard {
+			w.ledger.newSession(n.core.cluster, slot)
+		}
+	}
+}
