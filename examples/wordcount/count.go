@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"text/tabwriter"
 	"time"
+	"unicode/utf8"
 
 	"github.com/slotmesh/slotmesh"
 )
@@ -20,6 +21,7 @@ import (
 const (
 	workers = 16
 	top     = 20 // words that the report shows
+	letters = 40 // of a word, that are shown
 
 	// pace is how long a word takes at least while a node joins: a short text would
 	// be counted before the first slot has moved.
@@ -106,7 +108,7 @@ func (c *counter) work(client *slotmesh.Client) {
 			continue
 		}
 		if _, err := client.Do(c.ctx, "add", []byte(word)); err != nil {
-			c.cancel(fmt.Errorf("counting %.80q: %w", word, err))
+			c.cancel(fmt.Errorf("counting %q: %w", shown(word), err))
 			continue
 		}
 		c.counts.Add(1)
@@ -148,7 +150,7 @@ func (c *counter) report(out io.Writer) error {
 			wrong++
 		}
 		if i < top {
-			fmt.Fprintf(w, "%d\t%.40s\n", n, word)
+			fmt.Fprintf(w, "%d\t%s\n", n, shown(word))
 		}
 	}
 	if err := c.reportNodes(w); err != nil {
@@ -181,7 +183,7 @@ func (c *counter) counted(word string) (int, error) {
 		return 0, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("reading %.80q: %w", word, err)
+		return 0, fmt.Errorf("reading %q: %w", shown(word), err)
 	}
 	return strconv.Atoi(string(v))
 }
@@ -210,24 +212,43 @@ func (c *counter) reportNodes(w io.Writer) error {
 	return nil
 }
 
-// progressTo shows the progress on a terminal, and nothing elsewhere.
-func progressTo(diag io.Writer) func(int64) {
-	f, ok := diag.(*os.File)
-	if !ok {
-		return func(int64) {}
+// shown is a word as it is printed: of a long one the beginning, and how long it is,
+// so that it does not look like another one.
+func shown(word string) string {
+	n := 0
+	for i := range word {
+		if n++; n > letters {
+			return fmt.Sprintf("%s… (%d letters)", word[:i], utf8.RuneCountInString(word))
+		}
 	}
-	if info, err := f.Stat(); err != nil || info.Mode()&os.ModeCharDevice == 0 {
+	return word
+}
+
+// isTerminal reports whether somebody watches what is written.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// progressTo shows the progress on a terminal, ten times a second, and nothing
+// elsewhere. Less than no words end it.
+func progressTo(diag io.Writer, isTerminal func(io.Writer) bool) func(int64) {
+	if !isTerminal(diag) {
 		return func(int64) {}
 	}
 	last := time.Now()
 	return func(words int64) {
 		if words < 0 {
-			fmt.Fprint(f, "\r\x1b[K")
+			fmt.Fprint(diag, "\r\x1b[K")
 			return
 		}
 		if now := time.Now(); now.Sub(last) > 100*time.Millisecond {
 			last = now
-			fmt.Fprintf(f, "\r%d words", words)
+			fmt.Fprintf(diag, "\r%d words", words)
 		}
 	}
 }

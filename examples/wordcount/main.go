@@ -20,52 +20,76 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	p := program{stdin: os.Stdin, out: os.Stdout, diag: os.Stderr, isTerminal: isTerminal, newMesh: newMesh}
+	code := p.run(ctx, os.Args[1:])
 	stop()
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-	case err != nil:
-		fmt.Fprintln(os.Stderr, "wordcount:", err)
-		os.Exit(1)
-	}
+	os.Exit(code)
 }
 
-// run is the program: args are the flags and the names of files.
-func run(ctx context.Context, args []string, stdin io.Reader, out, diag io.Writer) error {
-	flags := flag.NewFlagSet("wordcount", flag.ContinueOnError)
-	flags.SetOutput(diag)
-	nodes := flags.Int("nodes", 3, "nodes that form the cluster, 1 to 32; one more joins half way")
-	tcp := flags.Bool("tcp", false, "connect the nodes over loopback TCP")
-	flags.Usage = func() {
-		fmt.Fprintln(diag, "usage: wordcount [-nodes N] [-tcp] file ...    (- is standard input)")
-		flags.PrintDefaults()
+// program is what this program has to do with the world.
+type program struct {
+	stdin      io.Reader
+	out, diag  io.Writer
+	isTerminal func(io.Writer) bool
+	newMesh    func(nodes int, tcp bool) (*mesh, error)
+}
+
+// run returns the exit code. args are the flags and the names of files.
+func (p *program) run(ctx context.Context, args []string) int {
+	err := p.count(ctx, args)
+	if err == nil || errors.Is(err, flag.ErrHelp) {
+		return 0
 	}
-	if err := flags.Parse(args); err != nil {
+	fmt.Fprintln(p.diag, "wordcount:", err)
+	return 1
+}
+
+func (p *program) count(ctx context.Context, args []string) error {
+	nodes, tcp, names, err := p.parse(args)
+	if err != nil {
 		return err
 	}
-	if *nodes < 1 || *nodes > 32 {
-		return fmt.Errorf("-nodes is %d, expected 1 to 32", *nodes)
-	}
-	if flags.NArg() == 0 {
-		return errors.New("no files, expected their names, or - for standard input")
-	}
-	src, err := open(flags.Args(), stdin)
+	src, err := open(names, p.stdin)
 	if err != nil {
 		return err
 	}
 	defer src.close()
 
-	m, err := startMesh(ctx, *nodes, *tcp)
+	m, err := p.newMesh(nodes, tcp)
 	if err != nil {
 		return err
 	}
 	defer m.close()
-	c := newCounter(ctx, m, src.half(), progressTo(diag))
+	if err := m.form(ctx); err != nil {
+		return err
+	}
+	c := newCounter(ctx, m, src.half(), progressTo(p.diag, p.isTerminal))
 	if err := src.words(c.add); err != nil {
 		return c.abort(err)
 	}
 	if err := c.wait(); err != nil {
 		return err
 	}
-	return c.report(out)
+	return c.report(p.out)
+}
+
+// parse reads the flags. What is wrong it returns, and leaves it to run to say so.
+func (p *program) parse(args []string) (nodes int, tcp bool, names []string, err error) {
+	flags := flag.NewFlagSet("wordcount", flag.ContinueOnError)
+	flags.IntVar(&nodes, "nodes", 3, "nodes that form the cluster, 1 to 32; one more joins half way")
+	flags.BoolVar(&tcp, "tcp", false, "connect the nodes over loopback TCP")
+	flags.Usage = func() {}
+	flags.SetOutput(io.Discard) // it says what is wrong by itself, too
+	err = flags.Parse(args)
+	switch {
+	case err != nil:
+		flags.SetOutput(p.diag)
+		fmt.Fprintln(p.diag, "usage: wordcount [-nodes N] [-tcp] file ...    (- is standard input)")
+		flags.PrintDefaults()
+	case nodes < 1 || nodes > 32:
+		err = fmt.Errorf("-nodes is %d, expected 1 to 32", nodes)
+	case flags.NArg() == 0:
+		err = errors.New("no files, expected their names, or - for standard input")
+	}
+	return nodes, tcp, flags.Args(), err
 }

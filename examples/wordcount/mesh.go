@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"strconv"
 	"time"
@@ -12,10 +11,11 @@ import (
 	"github.com/slotmesh/slotmesh/transport"
 )
 
-const (
-	nodeTimeout = time.Second
-	startLimit  = time.Minute // for the cluster to form, and for a node to join
-)
+const nodeTimeout = time.Second
+
+// startLimit is how long a cluster of n nodes may take to form, and the last of them to
+// join. On few processors that many nodes share them.
+func startLimit(n int) time.Duration { return time.Minute + time.Duration(n)*5*time.Second }
 
 // add is the command that counts: it runs at the primary of its word's slot.
 var add = slotmesh.Command{
@@ -33,52 +33,54 @@ var add = slotmesh.Command{
 
 // mesh is the cluster.
 type mesh struct {
-	config slotmesh.Config
-	nodes  []slotmesh.Node
+	config  slotmesh.Config
+	via     func(addr string) slotmesh.Transport // the transport of the node at an address
+	network *loopback                            // nil unless the nodes speak TCP
+	nodes   []slotmesh.Node
 }
 
-// startMesh starts n nodes, which form one cluster, and waits until they serve.
-func startMesh(ctx context.Context, n int, tcp bool) (*mesh, error) {
+// newMesh chooses the transport, and the addresses of the first n nodes.
+func newMesh(n int, tcp bool) (*mesh, error) {
 	m := &mesh{config: slotmesh.Config{NodeTimeout: nodeTimeout, Commands: []slotmesh.Command{add}}}
-	if err := m.connect(n, tcp); err != nil {
-		return nil, err
-	}
-	for i := range n {
-		c := m.config
-		c.Addr, c.Primaries = c.Seeds[i], n
-		if err := m.start(ctx, c); err != nil {
-			m.close()
-			return nil, err
+	if !tcp {
+		memory := transport.NewMemory()
+		m.via = func(string) slotmesh.Transport { return memory }
+		for i := range n {
+			m.config.Seeds = append(m.config.Seeds, nodeName(i))
 		}
+		return m, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, startLimit)
-	defer cancel()
-	for _, node := range m.nodes {
-		if err := node.Ready(ctx); err != nil {
-			m.close()
-			return nil, err
+	m.network = &loopback{open: make(map[string]net.Listener)}
+	m.via = func(string) slotmesh.Transport { return m.network }
+	for range n {
+		addr, err := m.network.reserve()
+		if err != nil {
+			return nil, errors.Join(err, m.close())
 		}
+		m.config.Seeds = append(m.config.Seeds, addr)
 	}
 	return m, nil
 }
 
-// connect chooses the transport, and the addresses of the first n nodes.
-func (m *mesh) connect(n int, tcp bool) error {
-	if !tcp {
-		m.config.Transport = transport.NewMemory()
-		for i := range n {
-			m.config.Seeds = append(m.config.Seeds, fmt.Sprintf("node-%d", i+1))
+// nodeName is the address of a node that is not reached over TCP.
+func nodeName(i int) string { return "node-" + strconv.Itoa(i+1) }
+
+// form starts the nodes, which form one cluster, and waits until they serve.
+func (m *mesh) form(ctx context.Context) error {
+	n := len(m.config.Seeds)
+	for _, addr := range m.config.Seeds {
+		c := m.config
+		c.Addr, c.Primaries = addr, n
+		if err := m.start(ctx, c); err != nil {
+			return err
 		}
-		return nil
 	}
-	network := &loopback{open: make(map[string]net.Listener)}
-	m.config.Transport = network
-	for range n {
-		addr, err := network.reserve()
-		if err != nil {
-			return errors.Join(err, network.close())
+	ctx, cancel := context.WithTimeout(ctx, startLimit(n))
+	defer cancel()
+	for _, node := range m.nodes {
+		if err := node.Ready(ctx); err != nil {
+			return err
 		}
-		m.config.Seeds = append(m.config.Seeds, addr)
 	}
 	return nil
 }
@@ -117,6 +119,7 @@ func (l *loopback) close() error {
 }
 
 func (m *mesh) start(ctx context.Context, c slotmesh.Config) error {
+	c.Transport = m.via(c.Addr)
 	node, err := slotmesh.Start(ctx, c)
 	if err == nil {
 		m.nodes = append(m.nodes, node)
@@ -127,11 +130,11 @@ func (m *mesh) start(ctx context.Context, c slotmesh.Config) error {
 // grow starts one more node and gives it its share of the slots, the same
 // number from each of the others.
 func (m *mesh) grow(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	ctx, cancel := context.WithTimeout(ctx, startLimit(len(m.nodes)+1))
 	defer cancel()
 	c := m.config
 	c.Join = true
-	if c.Addr = "node-" + strconv.Itoa(len(m.nodes)+1); m.isTCP() {
+	if c.Addr = nodeName(len(m.nodes)); m.network != nil {
 		c.Addr = "127.0.0.1:0"
 	}
 	givers := m.nodes
@@ -152,11 +155,6 @@ func (m *mesh) grow(ctx context.Context) error {
 	return nil
 }
 
-func (m *mesh) isTCP() bool {
-	_, tcp := m.config.Transport.(*loopback)
-	return tcp
-}
-
 // lastSlots is the last n slots of a node.
 func lastSlots(node slotmesh.Node, n int) (set slotmesh.SlotSet) {
 	own := node.Table().Slots(node.ID())
@@ -174,8 +172,8 @@ func (m *mesh) close() error {
 	for _, n := range m.nodes {
 		errs = append(errs, n.Close())
 	}
-	if network, tcp := m.config.Transport.(*loopback); tcp {
-		errs = append(errs, network.close())
+	if m.network != nil {
+		errs = append(errs, m.network.close())
 	}
 	return errors.Join(errs...)
 }
