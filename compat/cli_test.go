@@ -121,11 +121,15 @@ func freePort(t testing.TB) string {
 }
 
 // nodes starts servers that are to become a cluster.
-func nodes(t testing.TB, bin string, n int) []*process {
+func nodes(t testing.TB, bin string, n int) []*process { return slowNodes(t, bin, n, "2000") }
+
+// slowNodes takes NodeTimeout, in milliseconds: one that a busy machine does not exceed
+// where a failover would spoil a test.
+func slowNodes(t testing.TB, bin string, n int, timeout string) []*process {
 	t.Helper()
 	out := make([]*process, n)
 	for i := range out {
-		out[i] = startProcess(t, bin, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+		out[i] = startProcess(t, bin, "--cluster-enabled", "yes", "--cluster-node-timeout", timeout)
 	}
 	return out
 }

@@ -175,8 +175,11 @@ func (p *pair) play(steps []step, proto string) *difference {
 			return p.broken(0, nil, s, err)
 		}
 	}
-	p.queues = [connCount]queue{}
+	p.queues, p.comparison.apart = [connCount]queue{}, false
 	for at, s := range steps {
+		if p.comparison.apart {
+			break
+		}
 		var d *difference
 		switch s.kind {
 		case stepPlain, stepTransaction:
@@ -186,7 +189,7 @@ func (p *pair) play(steps []step, proto string) *difference {
 				}
 			}
 		default:
-			if d = p.settle(); d == nil {
+			if d = p.settle(); d == nil && !p.comparison.apart {
 				p.commands += len(s.commands)
 				d = p.perform(at, s)
 			}
@@ -270,7 +273,7 @@ func (p *pair) settle() *difference {
 			d := p.broken(c.at, c.args, p.ours, errOurs)
 			d.redis = redis
 			return d
-		case !p.sameReply(c.args, redis, ours):
+		case !p.comparison.apart && !p.sameReply(c.args, redis, ours):
 			return &difference{at: c.at, args: c.args, redis: redis, ours: ours}
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"io"
 	"maps"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -245,9 +247,9 @@ func TestTakeoversBringBackAClusterWithoutItsMajority(t *testing.T) {
 	healthy(t, replicas[0])
 }
 
-// All processes but one primary stand still: it acknowledges nothing once its lease is
-// over. When they go on, all is well again without an operator, and what had reached a
-// replica is there.
+// All processes but one primary stand still: it acknowledges nothing that was asked of it
+// after its lease was over, which is no longer than a NodeTimeout. When they go on, all is
+// well again without an operator, and what had reached a replica is there.
 func TestPrimaryInTheMinorityAcknowledgesNothing(t *testing.T) {
 	all := replicatedCluster(t, buildServer(t))
 	primary := all[0]
@@ -262,14 +264,16 @@ func TestPrimaryInTheMinorityAcknowledgesNothing(t *testing.T) {
 	stood := time.Now()
 	last := stood
 	require.Eventually(t, func() bool {
+		began := time.Now()
 		r, err := l.do("SET", key, "late")
 		require.NoError(t, err)
 		if !r.isError() {
-			last = time.Now()
+			last = began
 		}
 		return strings.HasPrefix(r.text, "CLUSTERDOWN")
 	}, 30*time.Second, time.Millisecond)
-	t.Logf("the last write was acknowledged %v after the others stood still", last.Sub(stood))
+	t.Logf("the last write that was acknowledged was sent %v after the others stood still", last.Sub(stood))
+	require.Less(t, last.Sub(stood), failuresNT+failuresNT/20, "a lease is longer than a NodeTimeout")
 	for limit := time.Now().Add(2 * failuresNT); time.Now().Before(limit); time.Sleep(5 * time.Millisecond) {
 		for _, args := range [][]string{{"SET", key, "later"}, {"GET", key}} {
 			r, err := l.do(args...)
@@ -314,12 +318,75 @@ func lots(t testing.TB, p *process) {
 	}
 }
 
-// level waits until a replica has as many keys as its primary, and is attached.
+// level waits until a replica has as many keys as its primary, and is attached, and then
+// until it has the same under those of every kind.
 func level(t testing.TB, primary, replica *process) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		return replica.info("master_link_status") == "up" && replica.do("DBSIZE").text == primary.do("DBSIZE").text
 	}, 60*time.Second, 20*time.Millisecond, "the replica has what its primary has")
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		assert.Equal(c, everyKindAt(t, primary), everyKindAt(t, replica))
+	}, 30*time.Second, 50*time.Millisecond, "and the same")
+}
+
+// everyKind changes, at a primary of all slots, keys of every kind: fields and elements
+// come and go, and so do times of expiry.
+func everyKind(p *process, round int) {
+	n := strconv.Itoa(round)
+	for _, args := range [][]string{
+		{"APPEND", "{kinds}string", n},
+		{"SET", "{kinds}time", n, "PX", strconv.Itoa(600_000 + round)},
+		{"SET", "{kinds}no time", n},
+		{"SET", "{kinds}short", n, "PX", "1"},
+		{"HSET", "{kinds}hash", "round", n, "of " + n, "", "last", "\x00\xff\r\n"},
+		{"HDEL", "{kinds}hash", "of " + strconv.Itoa(round-2), "last"},
+		{"PEXPIRE", "{kinds}hash", strconv.Itoa(700_000 + round)},
+		{"RPUSH", "{kinds}list", n, "a", n},
+		{"LPOP", "{kinds}list"},
+		{"SADD", "{kinds}set", n, "a"},
+		{"SREM", "{kinds}set", strconv.Itoa(round - 2)},
+		{"ZADD", "{kinds}sorted", n + ".5", "m" + n, "-inf", "a"},
+		{"ZREM", "{kinds}sorted", "m" + strconv.Itoa(round-2)},
+		{"PERSIST", "{kinds}no time"},
+		{"PEXPIRE", "{kinds}no time", "500000"},
+		{"PERSIST", "{kinds}no time"},
+	} {
+		p.must(args...)
+	}
+}
+
+// everyKindAt is what a process, primary or replica, has under the keys of everyKind: the
+// kind of each, what it holds, and when it expires.
+func everyKindAt(t testing.TB, p *process) map[string]string {
+	t.Helper()
+	l := connect(t, p.addr(), "2")
+	defer l.close()
+	ask := func(args ...string) reply {
+		r, err := l.do(args...)
+		require.NoError(t, err)
+		return r
+	}
+	ask("READONLY")
+	has := map[string]string{}
+	for key, read := range map[string][]string{
+		"string": {"GET"}, "time": {"GET"}, "no time": {"GET"}, "short": {"GET"},
+		"hash": {"HGETALL"}, "list": {"LRANGE", "0", "-1"}, "set": {"SMEMBERS"}, "sorted": {"ZRANGE", "0", "-1", "WITHSCORES"},
+	} {
+		name := "{kinds}" + key
+		r := ask(append([]string{read[0], name}, read[1:]...)...)
+		var holds []string
+		for i := range r.items {
+			if holds = append(holds, r.items[i].text); key == "hash" && i%2 == 1 {
+				holds = append(holds[:i/2], holds[i/2]+"="+holds[i/2+1])
+			}
+		}
+		if key == "hash" || key == "set" {
+			slices.Sort(holds) // they are in no order
+		}
+		has[key] = fmt.Sprintf("%s %q %q %s", ask("TYPE", name).text, r.text, holds, ask("PEXPIRETIME", name).text)
+	}
+	return has
 }
 
 // A replica that stood still for a while, or whose connection broke, gets what it lacks;
@@ -333,8 +400,9 @@ func TestReplicaThatStoodStillCopiesOnlyWhatItLacks(t *testing.T) {
 	isOK(t, primary)
 	lots(t, primary)
 	replica.must("CLUSTER", "MEET", "127.0.0.1", primary.port)
-	require.Eventually(t, func() bool { return replica.do("CLUSTER", "REPLICATE", primary.id()).text == "OK" }, 30*time.Second, 20*time.Millisecond)
+	replica.replicate(primary)
 	level(t, primary, replica)
+	round := 0
 	copied := func(what func()) int64 {
 		t.Helper()
 		from := way.bytes.Load()
@@ -342,6 +410,8 @@ func TestReplicaThatStoodStillCopiesOnlyWhatItLacks(t *testing.T) {
 		for i := range 20 {
 			primary.must("SET", fmt.Sprint("more:", i), "v")
 		}
+		round++
+		everyKind(primary, round) // after what the replica has missed
 		level(t, primary, replica)
 		return way.bytes.Load() - from
 	}
@@ -349,10 +419,14 @@ func TestReplicaThatStoodStillCopiesOnlyWhatItLacks(t *testing.T) {
 		replica.pause()
 		require.Eventually(t, func() bool { return strings.Contains(primary.do("CLUSTER", "NODES").text, "fail") }, 30*time.Second, 10*time.Millisecond)
 		primary.must("SET", "meanwhile", "v")
+		round++
+		everyKind(primary, round)
 		replica.resume()
 	}), int64(manyBytes/4), "bytes after a pause")
 	require.Less(t, copied(func() {
 		primary.must("SET", "before", "v")
+		round++
+		everyKind(primary, round)
 		way.hangUp()
 	}), int64(manyBytes/4), "bytes after a connection that broke")
 	require.Greater(t, copied(func() {
@@ -376,14 +450,10 @@ func TestCopyOfEverythingThatBreaksOffBeginsAnew(t *testing.T) {
 	}
 	cli(t, create...)
 	whole, half := startProcess(t, bin, args...), startProcess(t, bin, args...)
-	follow := func(p *process) {
-		t.Helper()
-		require.Eventually(t, func() bool { return p.do("CLUSTER", "REPLICATE", primary.id()).text == "OK" }, 30*time.Second, 20*time.Millisecond)
-	}
 	for _, p := range []*process{whole, half} {
 		p.must("CLUSTER", "MEET", "127.0.0.1", primary.port)
 	}
-	follow(whole)
+	whole.replicate(primary)
 	lots(t, primary)
 	level(t, primary, whole)
 
@@ -395,7 +465,7 @@ func TestCopyOfEverythingThatBreaksOffBeginsAnew(t *testing.T) {
 		require.Eventually(t, func() bool { return way.bytes.Load() > from+manyBytes/10 }, 30*time.Second, 5*time.Millisecond, "the copy gets on")
 		require.Equal(t, "1", half.info("master_sync_in_progress"))
 	}
-	follow(half)
+	half.replicate(primary)
 	copying()
 	half.kill()
 	half.again()

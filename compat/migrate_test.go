@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slotmesh/slotmesh/resp"
 	"github.com/stretchr/testify/require"
 )
 
@@ -271,10 +272,10 @@ func TestMigrateMovesWideCollectionsFromRedisAndBack(t *testing.T) {
 func TestMigrateOfValuesLongerThanAnArgument(t *testing.T) {
 	redis := startTheirs(t, "--rdbcompression", "no")
 	strict := startTheirs(t, "--proto-max-bulk-len", "1mb")
-	oursAddr := startOurs(t)
+	oursAddr := startOurs(t, resp.Limits{Bulk: 4 << 20})
 	theirs, ours := connect(t, redis.addr(), "2"), connect(t, oursAddr, "2")
-	theirs.patience, ours.patience = slowReply, slowReply                                                                   // 80 MB, where the race detector looks at each byte
-	mustDo(t, theirs, "EVAL", "for i = 1, 4 do redis.call('RPUSH', KEYS[1], string.rep(i, 20 * 2^20)) end", "1", "{t}list") // slotmesh takes 64 MiB
+	theirs.patience, ours.patience = slowReply, slowReply // where the race detector looks at each byte
+	mustDo(t, theirs, "EVAL", "for i = 1, 4 do redis.call('RPUSH', KEYS[1], string.rep(i, 1.25 * 2^20)) end", "1", "{t}list")
 	want := mustDo(t, theirs, "DEBUG", "DIGEST-VALUE", "{t}list").wire()
 	require.Equal(t, "OK", mustDo(t, theirs, migrateTo(oursAddr, []string{"{t}list"})...).text)
 	require.Equal(t, want, mustDo(t, ours, "DEBUG", "DIGEST-VALUE", "{t}list").wire())

@@ -62,14 +62,18 @@ func launchRedis(t testing.TB, up func(l *link) bool, flags ...string) string {
 
 // startOurs starts a node that owns every slot with the Redis protocol in front,
 // in this process, and returns its address.
-func startOurs(t testing.TB) string {
+func startOurs(t testing.TB, limits ...resp.Limits) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	node, err := slotmesh.Start(context.Background(), slotmesh.Config{Addr: "127.0.0.1:0", ClientAddr: l.Addr().String()})
 	require.NoError(t, err)
 	t.Cleanup(func() { node.Close() })
-	s, err := resp.Start(context.Background(), resp.Config{Node: node, Listener: l})
+	cfg := resp.Config{Node: node, Listener: l}
+	for _, x := range limits {
+		cfg.Limits = x
+	}
+	s, err := resp.Start(context.Background(), cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { s.Close() })
 	return s.Addr().String()

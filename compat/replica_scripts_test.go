@@ -3,7 +3,6 @@ package compat
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -131,13 +130,12 @@ func readPair(t testing.TB, bin string) (primary, replica *process) {
 	primary, replica = startProcess(t, bin, args...), startProcess(t, bin, args...)
 	primary.must("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
 	replica.must("CLUSTER", "MEET", "127.0.0.1", primary.port)
-	require.Eventually(t, func() bool {
-		return !replica.do("CLUSTER", "REPLICATE", primary.id()).isError()
-	}, 20*time.Second, 20*time.Millisecond)
+	replica.replicate(primary)
 	replica.linkUp()
 	agree(t, primary, replica)
-	primary.must("SET", "k", "v")
-	require.Equal(t, "1", primary.must("WAIT", "1", "10000").text)
+	l := connect(t, primary.addr(), "2") // WAIT waits for what its own connection wrote
+	mustDo(t, l, "SET", "k", "v")
+	require.Equal(t, "1", mustDo(t, l, "WAIT", "1", "10000").text)
 	return primary, replica
 }
 

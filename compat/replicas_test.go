@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -225,7 +226,8 @@ func TestFailoverByHandUnderLoad(t *testing.T) {
 }
 
 // A primary that stood still for longer than the timeout acknowledges none of the
-// requests that waited for it, and follows the one that took its place.
+// requests that waited for it, and follows the one that took its place. What it alone has
+// it drops, and its log says how much that was.
 func TestPausedPrimaryAcknowledgesNothing(t *testing.T) {
 	all := replicatedCluster(t, buildServer(t))
 	primary, replica := shardOf(t, all)
@@ -235,15 +237,35 @@ func TestPausedPrimaryAcknowledgesNothing(t *testing.T) {
 			key = k
 		}
 	}
+	list := "{" + key + "}list"
+	pushes := connect(t, primary.addr(), "2")
+	const pushed = 20_000
+	for i := range pushed {
+		pushes.add([]string{"RPUSH", list, strconv.Itoa(i)})
+	}
 	l := connect(t, primary.addr(), "2")
-	primary.pause()
+	sent := make(chan error, 1)
+	go func() { sent <- pushes.flush() }() // it may wait for a primary that stands still
+	before, err := pushes.read()
+	require.NoError(t, err)
+	require.Equal(t, "1", before.text)
+	primary.pause() // in the middle of them
 	t.Cleanup(primary.resume)
+	acked := 1
+	for pushes.readable() {
+		r, err := pushes.read()
+		require.NoError(t, err)
+		acked++
+		require.Equal(t, strconv.Itoa(acked), r.text)
+	}
 	const queued = 100
 	for i := range queued {
 		l.add([]string{"SET", key, strconv.Itoa(i)})
 	}
 	require.NoError(t, l.flush())
 	require.Eventually(t, func() bool { return replica.info("role") == "master" && replica.do("SET", key, "after").text == "OK" }, 30*time.Second, 10*time.Millisecond)
+	has, err := strconv.Atoi(replica.do("LLEN", list).text)
+	require.NoError(t, err)
 	primary.resume()
 	for range queued {
 		r, err := l.read()
@@ -253,6 +275,36 @@ func TestPausedPrimaryAcknowledgesNothing(t *testing.T) {
 	require.Eventually(t, func() bool { return primary.info("role") == "slave" }, 30*time.Second, 10*time.Millisecond)
 	primary.linkUp()
 	require.Equal(t, "after", replica.do("GET", key).text)
+	for failed := 0; acked+failed < pushed; {
+		r, err := pushes.read()
+		require.NoError(t, err)
+		if r.isError() {
+			failed++
+			continue
+		}
+		acked++ // it had run, and its reply was on its way out
+		require.Zero(t, failed, "acknowledged after one that was not: %s", r.text)
+		require.Equal(t, strconv.Itoa(acked), r.text)
+	}
+	require.NoError(t, <-sent)
+	dropped := cutNumber(t, primary)
+	t.Logf("%d pushes were acknowledged, its successor has %d, and %d changes were dropped", acked, has, dropped)
+	require.GreaterOrEqual(t, dropped, acked-has, "acknowledged and gone")
+	require.LessOrEqual(t, dropped, pushed-has, "made and gone")
+}
+
+// cutNumber is how many changes a process says to have dropped; 0: it says nothing.
+func cutNumber(t testing.TB, p *process) int {
+	t.Helper()
+	lines := regexp.MustCompile(`# cut .*\bnumber=(\d+)`).FindAllStringSubmatch(p.log.String(), -1)
+	require.LessOrEqual(t, len(lines), 1, "it is told once")
+	if len(lines) == 0 {
+		return 0
+	}
+	n, err := strconv.Atoi(lines[0][1])
+	require.NoError(t, err)
+	require.Positive(t, n)
+	return n
 }
 
 // redis-cli adds replicas and removes them, and saves what each primary has.
