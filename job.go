@@ -577,7 +577,9 @@ func (s *state) stageTick() {
 // ---- what has gone
 
 // goneSlot is a slot that has left this node's shard. Its data may be dropped
-// once a majority is known to have decided it and the owner serves.
+// once a majority is known to have decided it and the owner serves. Where the slot went
+// to nobody the data went to nobody either, whoever owns the slot since: it stays, as in
+// Redis, until the slot is served here again, by MOVE or key by key.
 type goneSlot struct {
 	move      uint64
 	since     time.Duration
@@ -615,6 +617,7 @@ func (s *state) goneTick() {
 		switch {
 		case owner == s.self.Shard:
 			delete(s.gone, slot)
+		case g.nobody:
 		case !g.confirmed:
 			unconfirmed = true
 		case s.shardServes(owner, g.since):

@@ -892,3 +892,19 @@ func TestASlotComesBackFromNobodyOnASlowDisk(t *testing.T) {
 		require.False(t, x.back.Contains(5))
 	}
 }
+
+// What a node has of a slot that was released is the only copy, whoever serves the slot
+// since: redis-cli --cluster fix gives it an owner first, and moves the keys then.
+func TestDataOfAReleasedSlotStays(t *testing.T) {
+	t.Parallel()
+	w := newRules(t)
+	a, b, _, d, _ := w.replicated()
+	w.settle(a.delSlots("5"))
+	w.settle(d.addSlots("5"))
+	w.run(4 * ruleNT)
+	require.Equal(t, "d", a.owns(5))
+	for _, n := range []*ruleNode{a, b} {
+		require.Empty(t, toldOf[dropTell](n))
+	}
+	require.NotZero(t, a.core.gone[5], "IMPORTING is to know that it is no old copy")
+}

@@ -554,3 +554,22 @@ func TestASlotMovesKeyByKeyInAGroupThatHasNotFormed(t *testing.T) {
 		require.Equal(t, "k1", h.answer(b, false, false, "k1"))
 	})
 }
+
+// What is here of a slot that was released is the only copy. It waits for the operator
+// who gives the slot an owner first and moves the keys then, as redis-cli --cluster fix
+// does, however long that takes.
+func TestWhatWasReleasedIsNotDropped(t *testing.T) {
+	halfMoves(t, func(t *testing.T, h *halfMoved) {
+		ctx := t.Context()
+		for _, n := range []slotmesh.Node{h.a, h.b} {
+			require.NoError(t, n.Admin().SetSlotStable(ctx, h.slot))
+		}
+		h.put(h.a, "k1", "k2")
+		require.NoError(t, h.a.Admin().DelSlots(ctx, h.slots()))
+		require.NoError(t, h.c.Admin().AddSlots(ctx, h.slots()))
+		time.Sleep(10 * nt)
+		require.Equal(t, 2, h.count(h.a))
+		require.NoError(t, h.a.Admin().SetSlotImporting(ctx, h.slot, h.c.ID()))
+		require.Equal(t, "k1 k2", h.answer(h.a, true, false, "k1", "k2"))
+	})
+}
