@@ -711,7 +711,12 @@ func (w *simWorld) checkStep(n *simNode) {
 	if f := &c.form; c.cluster.IsZero() && f.holds() && !c.serve.slots.Empty() {
 		n.servedUntil = c.servesUntil()
 	}
-	n.was = simWas{member{c.id, c.key}, c.cluster, c.table.voters, c.onlyNode() || c.self.State == forgotten}
+	n.was = simWas{member{c.id, c.key}, c.cluster, c.table.voters, c.self.State == forgotten, n.was.others[:0]}
+	for _, p := range c.peers.ordered {
+		if p != c.self && p.State != forgotten {
+			n.was.others = append(n.was.others, p.ID)
+		}
+	}
 }
 
 // rememberDurable keeps what a node knows, once it is on disk: a restart must not make
@@ -1007,6 +1012,8 @@ func (w *simWorld) checkEvent(n *simNode, e Event) {
 		if p := c.peers.get(e.Node); p != nil {
 			l.met[simMetKey{p.ID, p.Key, p.Version}] = true
 		}
+	case EventForgotten:
+		n.was.others = slices.DeleteFunc(n.was.others, func(id NodeID) bool { return id == e.Node }) // for what comes in the same step: a RESET that waited for it
 	case EventReset:
 		w.checkR14(n)
 		n.durableEpoch, n.wasReset = min(n.durableEpoch, c.epochHigh), true // it is not saved yet
@@ -1312,7 +1319,7 @@ func (w *simWorld) checkMB6Voters(n *simNode) {
 // who vote instead can decide.
 func (w *simWorld) checkR14(n *simNode) {
 	l := &w.ledger
-	if l.imposed || n.was.cluster.IsZero() || n.was.alone {
+	if l.imposed || n.was.cluster.IsZero() || n.was.alone() {
 		return
 	}
 	newest, decided := &n.was.voters, l.newest[n.was.cluster]

@@ -251,8 +251,12 @@ type simWas struct {
 	member  member
 	cluster ClusterID
 	voters  voterSet
-	alone   bool // in its own eyes
+	out     bool     // it has been forgotten
+	others  []NodeID // that are members in its eyes
 }
+
+// alone reports whether it was the last of its cluster in its own eyes.
+func (s *simWas) alone() bool { return s.out || len(s.others) == 0 }
 
 type simPeerSeen struct {
 	key           uint64
