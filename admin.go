@@ -41,8 +41,8 @@ type Admin interface {
 	MoveSlots(ctx context.Context, slots SlotSet, node NodeID) error
 	// SetSlotMigrating marks a slot of this node: its keys go to another node, one
 	// by one. What is here is served; what is not gets *AskError, and a request
-	// with some of both ErrTryAgain. The mark survives a restart; it ends with
-	// SetSlotStable, and when the slot changes hands.
+	// with some of both ErrTryAgain. The mark survives a restart, and a failover: the
+	// shard's log has it. It ends with SetSlotStable, and when the slot changes hands.
 	SetSlotMigrating(ctx context.Context, slot Slot, to NodeID) error
 	// SetSlotImporting marks a slot of another node, from which keys come here.
 	// Requests that are Asking are served, under this node's lease. What they

@@ -18,6 +18,8 @@ const (
 	entryStaged                      // all of a slot is here, as it will be under the move that brings it
 	entryOwn                         // the slot is served under a move, with what is here of it
 	entryFresh                       // the slot is served under a move, and empty
+	entryMark                        // an operator has put a mark on the slot
+	entryUnmark                      // the slot has no mark any more
 	numEntryKinds
 )
 
@@ -66,12 +68,33 @@ func moveEntry(kind entryKind, slot Slot, move uint64) logEntry {
 	return logEntry{first: binary.LittleEndian.AppendUint64(binary.AppendUvarint([]byte{byte(kind)}, uint64(slot)), move)}
 }
 
+// markEntry is a mark that has been put on a slot, or that there is none (nil).
+func markEntry(slot Slot, m *SlotMark) logEntry {
+	if m == nil {
+		return logEntry{first: append(binary.AppendUvarint([]byte{byte(entryUnmark)}, uint64(slot)), make([]byte, partBytesMin)...)}
+	}
+	b := binary.AppendUvarint([]byte{byte(entryMark)}, uint64(slot))
+	return logEntry{first: appendMark(b, m)}
+}
+
+// appendMark appends a mark but for its slot.
+func appendMark(b []byte, m *SlotMark) []byte {
+	return append(append(b, boolByte(m.Importing)), m.Node[:]...)
+}
+
+func (r *bulkReader) mark(slot Slot) *SlotMark {
+	m := &SlotMark{Slot: slot, Importing: r.bool()}
+	r.array(m.Node[:])
+	return m
+}
+
 // entryPart is a part of an entry.
 type entryPart struct {
 	kind entryKind
 	more bool
 	slot Slot
 	move uint64
+	mark *SlotMark // of entryMark
 	ops  []store.Op
 }
 
@@ -79,9 +102,12 @@ func decodePart(b []byte) (p entryPart, err error) {
 	r := bulkReader{b: b}
 	kind := r.byte()
 	p.kind, p.more = entryKind(kind&^entryMore), kind&entryMore != 0
-	if p.slot = r.slot(); p.kind == entryOps {
+	switch p.slot = r.slot(); p.kind {
+	case entryOps:
 		p.ops = r.ops()
-	} else {
+	case entryMark:
+		p.mark = r.mark(p.slot)
+	default:
 		p.move = r.fixed()
 	}
 	if p.kind == 0 || p.kind >= numEntryKinds || p.more && p.kind != entryOps || p.kind == entryOps && len(p.ops) == 0 {

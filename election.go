@@ -898,15 +898,22 @@ func (s *state) standAnew() {
 }
 
 // shardChanged is called when the table shows another epoch for this shard.
-func (s *state) shardChanged(e Epoch) {
+func (s *state) shardChanged(was, e Epoch) {
 	if c := s.stand; c != nil && c.epoch.Number <= e.Number && e != c.epoch {
 		s.withdraw()
 	}
 	if l := s.lead; l != nil && l.epoch.less(e) {
 		s.stepDown()
 	}
+	switch {
+	case e.Node == s.id && was.Node.IsZero():
+		s.showMarks()
+	case e.Node == s.id && was.Node != s.id:
+		s.inheritMarks()
+	case e.Node != s.id && was.Node == s.id:
+		s.hideMarks()
+	}
 	if e.Node != s.id {
-		s.unmarkAll(func(SlotMark) bool { return true }) // marks are for primaries
 		s.followed.AddRange(SlotRange{0, NumSlots - 1})
 	}
 	if s.promise.less(e) {

@@ -107,7 +107,7 @@ func TestNobodyIsLetIntoWhatIsImported(t *testing.T) {
 	a.paused()
 	require.Nil(t, a.core.lead)
 	held()
-	require.Empty(t, a.core.marks, "marks are for primaries")
+	require.Empty(t, a.marks(), "marks are for primaries")
 }
 
 // told1 takes what a node has told its driver about pausing.

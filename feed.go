@@ -362,13 +362,16 @@ func (f *feed) copySlot(ctx context.Context, slot Slot) error {
 	n := f.r.n
 	c := n.engine.makeCell(slot)
 	c.mu.RLock()
-	head := syncSlot{slot, n.kept.at(cellOwned, slot), n.kept.at(cellStaged, slot)}
+	head := syncSlot{slot, n.kept.at(cellOwned, slot), n.kept.at(cellStaged, slot), c.mark.Load()}
 	keys, err := n.cfg.Store.Len(uint16(slot))
 	c.mu.RUnlock()
 	if mutated(mutCopyUnstaged) {
 		head.staged = 0
 	}
-	if err != nil || keys == 0 && head.owned == 0 && head.staged == 0 {
+	if mutated(mutCopyUnmarked) {
+		head.mark = nil
+	}
+	if err != nil || keys == 0 && head.owned == 0 && head.staged == 0 && head.mark == nil {
 		return err
 	}
 	if err := f.write(frameSyncSlot, head.append); err != nil || keys == 0 {

@@ -367,6 +367,9 @@ func whole(parts []entryPart) entryPart {
 // part of this node's log from before on, so that one who begins to lead meanwhile
 // has it: whoever wants the slot waits for its lock.
 func (f *following) apply(e entryPart, raw logEntry) error {
+	if e.kind == entryMark || e.kind == entryUnmark {
+		return f.mark(e, raw)
+	}
 	c := f.r.n.engine.makeCell(e.slot)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -378,6 +381,38 @@ func (f *following) apply(e entryPart, raw logEntry) error {
 		return err
 	}
 	return nil
+}
+
+// mark is apply for a mark, which the core keeps. The entry becomes part of the log in the
+// same step, so that whoever leads from some step on knows the marks that its log has. A
+// node whose store outlives it may lead after a crash, and has them then.
+func (f *following) mark(e entryPart, raw logEntry) error {
+	entered := make(chan bool, 1)
+	step := func(s *state, now time.Duration) output {
+		ok := f.enter(raw)
+		if entered <- ok; !ok {
+			return output{}
+		}
+		return s.followMark(now, e.slot, e.mark)
+	}
+	hand := f.r.n.post
+	if f.r.n.outlives != nil {
+		hand = f.r.n.settled
+	}
+	if err := hand(f.ctx, step); err != nil {
+		return err
+	}
+	select {
+	case ok := <-entered:
+		if !ok {
+			return errNotFollowing
+		}
+		return nil
+	case <-f.ctx.Done():
+		return errNotFollowing
+	case <-f.r.n.ctx.Done():
+		return ErrClosed
+	}
 }
 
 // enter adds an entry to this node's log, if it still follows.
@@ -491,6 +526,16 @@ func (s *sideCopy) matches(e *syncEnd) error {
 
 func (s *sideCopy) know(k *syncSlot) { s.slots[k.slot] = k }
 
+func (s *sideCopy) marks() map[Slot]SlotMark {
+	marks := map[Slot]SlotMark{}
+	for slot, k := range s.slots {
+		if k.mark != nil {
+			marks[slot] = *k.mark
+		}
+	}
+	return marks
+}
+
 func (s *sideCopy) slot(slot Slot) *syncSlot {
 	k := s.slots[slot]
 	if k == nil {
@@ -514,6 +559,8 @@ func (s *sideCopy) apply(e entryPart) error {
 		k.owned, k.staged = e.move, 0
 	case entryDrop:
 		k.staged = 0
+	case entryMark, entryUnmark:
+		k.mark = e.mark
 	}
 	if e.kind == entryDrop || e.kind == entryFresh {
 		return s.store.Drop(uint16(e.slot))
@@ -553,7 +600,7 @@ func (f *following) replace() error {
 	}
 	whole := false
 	err = n.settled(f.ctx, func(s *state, now time.Duration) (out output) {
-		out, whole = s.hasReplaced(now, inc)
+		out, whole = s.hasReplaced(now, inc, side.marks())
 		return out
 	})
 	switch {

@@ -89,7 +89,8 @@ func (s *state) setSlot(slot Slot, e slotEntry, mode pushMode) {
 
 // setShard changes who leads a shard.
 func (s *state) setShard(id ShardID, e Epoch, mode pushMode) {
-	if was, known := s.table.shards[id]; known && was == e {
+	was, known := s.table.shards[id]
+	if known && was == e {
 		return
 	}
 	s.table.setShard(id, e)
@@ -100,7 +101,9 @@ func (s *state) setShard(id ShardID, e Epoch, mode pushMode) {
 	}
 	s.heardEpoch(id, e.Number)
 	if id == s.self.Shard {
-		s.shardChanged(e)
+		s.shardChanged(was, e)
+	} else if known && was.Node != e.Node {
+		s.followAllMarked(was.Node)
 	}
 	s.reassess, s.viewDirty = true, true
 }
@@ -126,7 +129,7 @@ func (s *state) setPeer(p *peer, mode pushMode, f func(e *peerEntry)) {
 		}
 	}
 	if p.State == forgotten && was.State != forgotten {
-		s.unmarkAll(func(m SlotMark) bool { return p == s.self || m.Node == p.ID })
+		s.followAllMarked(p.ID)
 	}
 	if p != s.self && (was.Addr != p.Addr || was.Key != p.Key) {
 		p.nextBeat = s.now // it lives elsewhere now: say hello

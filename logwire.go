@@ -172,17 +172,25 @@ type syncSlot struct {
 	slot   Slot
 	owned  uint64 // as cellOwned
 	staged uint64 // as cellStaged
+	mark   *SlotMark
 }
 
 func (s *syncSlot) append(b []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(s.slot))
 	b = binary.AppendUvarint(b, s.owned)
-	return binary.AppendUvarint(b, s.staged)
+	b = append(binary.AppendUvarint(b, s.staged), boolByte(s.mark != nil))
+	if s.mark != nil {
+		b = appendMark(b, s.mark)
+	}
+	return b
 }
 
 func decodeSyncSlot(payload []byte) (*syncSlot, error) {
 	r := bulkReader{b: payload}
-	s := &syncSlot{r.slot(), r.uint(), r.uint()}
+	s := &syncSlot{slot: r.slot(), owned: r.uint(), staged: r.uint()}
+	if r.bool() {
+		s.mark = r.mark(s.slot)
+	}
 	return s, r.done()
 }
 

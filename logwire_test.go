@@ -36,7 +36,15 @@ func TestFramesOfTheLogComeBackAsTheyWere(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, entryPart{kind: entryOwn, slot: 0, move: 1 << 60}, p)
 
-	slot := &syncSlot{7, 8, 9}
+	mark := &SlotMark{Slot: 5, Node: NodeID{1, 2}, Importing: true}
+	p, err = decodePart(markEntry(5, mark).first)
+	require.NoError(t, err)
+	require.Equal(t, entryPart{kind: entryMark, slot: 5, mark: mark}, p)
+	p, err = decodePart(markEntry(5, nil).first)
+	require.NoError(t, err)
+	require.Equal(t, entryPart{kind: entryUnmark, slot: 5}, p)
+
+	slot := &syncSlot{7, 8, 9, &SlotMark{Slot: 7, Node: NodeID{3}}}
 	gotSlot, err := decodeSyncSlot(slot.append(nil))
 	require.NoError(t, err)
 	require.Equal(t, slot, gotSlot)
@@ -123,10 +131,12 @@ func FuzzLogFrames(f *testing.F) {
 	f.Add(byte(0), ask.append(nil))
 	f.Add(byte(1), from.append(nil))
 	f.Add(byte(2), (&logFrame{1, 2, 3, [][]byte{own.first, ops.first}}).append(nil))
-	f.Add(byte(3), (&syncSlot{1, 2, 3}).append(nil))
+	f.Add(byte(3), (&syncSlot{1, 2, 3, &SlotMark{Slot: 1}}).append(nil))
 	f.Add(byte(4), (&logAck{offset: 1}).append(nil))
 	f.Add(byte(5), (&syncEnd{1, copySum{2, 3}}).append(nil))
 	f.Add(byte(6), ops.first)
+	f.Add(byte(6), markEntry(3, &SlotMark{Slot: 3, Node: NodeID{4}}).first)
+	f.Add(byte(6), markEntry(3, nil).first)
 	f.Add(byte(6), []byte("\x010\x00")) // of no changes: nobody writes it
 	f.Fuzz(func(t *testing.T, kind byte, b []byte) {
 		type frame interface{ append([]byte) []byte }

@@ -12,13 +12,16 @@ import (
 //	           node; some of several: TRYAGAIN
 //	importing  MOVED; after ASKING it serves, under its own lease, into its own store
 //
-// A node keeps its own marks, on disk, and tells nobody. SETSLOT is answered before
+// A primary keeps its marks, on disk, and in its shard's log: its replicas have them too,
+// and tell nobody; whoever leads next goes on with them. So what an owner has given away
+// key by key is not forgotten with it. SETSLOT is answered before
 // its mark is there: what depends on the mark waits for it (an ASK, what MIGRATE
 // takes away, what is written after ASKING), so that a mark that a crash undoes
 // has not been used. They change where keys
 // are looked for and nothing about who owns the slot: that is for SETSLOT NODE,
 // a hand-over in place, which the owner refuses while it holds keys. The decision
-// ends both marks, and what was written under IMPORTING stays. A slot has a mark
+// ends both marks, and what was written under IMPORTING stays. A mark that names a
+// primary names its successor once it has one. A slot has a mark
 // or a hand-over with its data, not both.
 
 // SlotMark is a mark that an operator has put on a slot at this node.
@@ -35,7 +38,9 @@ func (m SlotMark) forbidsHandOver() *commandError {
 // markTell says that a slot has a mark now, or none any more (nil). stale says
 // that what this node still has of the slot is an old copy, to be dropped before
 // anybody sees it. Until save after has completed the mark is not used, 0: it may
-// be at once. settled says that a mark that is taken off meant nothing any more.
+// be at once. settled says that a mark that is taken off meant nothing any more, known
+// that it has only come to be used, or not: the shard's log has it already, or is not
+// this node's any more.
 //
 // It is told beside its save, but for a mark that an operator takes off, which counts
 // until that is saved, and what comes after it.
@@ -44,6 +49,7 @@ type markTell struct {
 	mark    *SlotMark
 	stale   bool
 	settled bool
+	known   bool
 	after   uint64
 }
 
@@ -181,12 +187,23 @@ func (s *state) importing() (slots SlotSet) {
 	if mutated(mutAskingPaused) {
 		return slots
 	}
+	if !s.leadsMarks() {
+		return slots
+	}
 	for slot, m := range s.marks {
 		if m.Importing {
 			slots.Add(slot)
 		}
 	}
 	return slots
+}
+
+// usedMarks are the marks by which this node decides, ascending by slot.
+func (s *state) usedMarks() []SlotMark {
+	if !s.leadsMarks() {
+		return nil
+	}
+	return s.sortedMarks()
 }
 
 func (s *state) markChanged(slot Slot, t markTell) {
@@ -210,12 +227,80 @@ func (s *state) savesNewMarks() bool {
 	return !s.unmarked
 }
 
-// unmarkAll takes off the marks for which a condition holds.
-func (s *state) unmarkAll(cond func(SlotMark) bool) {
+// leadsMarks reports whether marks are this node's to change, and to use: a replica
+// only knows those that are in its primary's log.
+func (s *state) leadsMarks() bool {
+	return s.table.primary(s.self.Shard) == s.id && s.self.State != forgotten
+}
+
+// showMarks is for a node whose marks count from now on.
+func (s *state) showMarks() {
 	for _, m := range s.sortedMarks() {
-		if cond(m) {
-			s.unmark(m.Slot, true)
+		s.tell(markTell{slot: m.Slot, mark: &m, known: true})
+	}
+}
+
+// inheritMarks is for a node that has taken another one's place: of the marks that it knows
+// it may not know what the other was about to learn.
+func (s *state) inheritMarks() {
+	s.showMarks()
+	for _, m := range s.sortedMarks() {
+		s.settleMark(m.Slot, s.table.slots.at(m.Slot).shard)
+		s.followMarked(m.Slot)
+	}
+}
+
+// hideMarks is for one whose marks do not count any more: another has replaced it. It keeps
+// what its log has.
+func (s *state) hideMarks() {
+	for _, m := range s.sortedMarks() {
+		s.tell(markTell{slot: m.Slot, known: true})
+	}
+}
+
+// dropMarks is for one whose log is another one from now on.
+func (s *state) dropMarks() {
+	s.hideMarks()
+	for slot := range s.marks {
+		s.forgetMark(slot)
+	}
+}
+
+func (s *state) forgetMark(slot Slot) {
+	delete(s.marks, slot)
+	s.unmarked = true
+	s.mark(cellKey{kind: cellMarks, page: uint8(slot / pageSlots)})
+}
+
+// followMark is a mark of the shard's log, or that there is none any more (nil), which a
+// replica takes from its primary.
+func (s *state) followMark(now time.Duration, slot Slot, m *SlotMark) output {
+	s.begin(now)
+	s.noteMark(slot, m)
+	return s.end()
+}
+
+func (s *state) noteMark(slot Slot, m *SlotMark) {
+	was, marked := s.marks[slot]
+	switch {
+	case mutated(mutMarkForgotten):
+	case m == nil && marked:
+		s.forgetMark(slot)
+	case m != nil && (!marked || was != *m):
+		s.marks[slot] = *m
+		s.mark(cellKey{kind: cellMarks, page: uint8(slot / pageSlots)})
+	}
+}
+
+// copyMarks makes the marks that a replica knows those of a copy of everything.
+func (s *state) copyMarks(marks map[Slot]SlotMark) {
+	for slot := range s.marks {
+		if _, marked := marks[slot]; !marked {
+			s.noteMark(slot, nil)
 		}
+	}
+	for slot, m := range marks {
+		s.noteMark(slot, &m)
 	}
 }
 
@@ -223,13 +308,43 @@ func (s *state) unmarkAll(cond func(SlotMark) bool) {
 // any more: nobody migrates what is not theirs, or imports what is.
 func (s *state) settleMark(slot Slot, owner ShardID) {
 	m, marked := s.marks[slot]
-	if own := owner == s.self.Shard; !marked || own != m.Importing {
+	if own := owner == s.self.Shard; !marked || own != m.Importing || !s.leadsMarks() {
 		return
 	}
 	if m.Importing && !s.cluster.IsZero() {
 		s.kept.Add(slot)
 	}
 	s.unmark(slot, true)
+}
+
+// followMarked makes a mark name whoever leads now the shard of the node that it names,
+// and takes it off where that node is no member any more.
+func (s *state) followMarked(slot Slot) {
+	m, marked := s.marks[slot]
+	if !marked {
+		return
+	}
+	p := s.peers.get(m.Node)
+	if p == nil || p.State == forgotten {
+		s.unmark(slot, true)
+		return
+	}
+	if next := s.peers.get(s.table.primary(p.Shard)); next != nil && next != p && next.Shard == p.Shard {
+		m.Node = next.ID
+		s.setMark(m, false)
+	}
+}
+
+// followAllMarked is followMarked for those that name a node; zero: for all.
+func (s *state) followAllMarked(node NodeID) {
+	if len(s.marks) == 0 || !s.leadsMarks() {
+		return
+	}
+	for _, m := range s.sortedMarks() {
+		if node.IsZero() || m.Node == node {
+			s.followMarked(m.Slot)
+		}
+	}
 }
 
 func (s *state) sortedMarks() []SlotMark {

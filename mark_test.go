@@ -372,3 +372,73 @@ func TestANodeThatJoinsLeavesItsMarksBehind(t *testing.T) {
 	w.until("joined", func() bool { return !d.core.cluster.IsZero() })
 	require.Empty(t, d.marks())
 }
+
+// Replicas know the marks of their shard by its log, and use none; who leads it goes on with
+// them. A mark names whoever leads the shard now of the node that it named.
+func TestMarksInTheLog(t *testing.T) {
+	t.Parallel()
+	w := newRules(t)
+	a, b, c, d, e := w.replicated()
+	require.Equal(t, "OK", w.settle(a.delSlots("6")))
+	require.Equal(t, "OK", w.settle(d.addSlots("6")))
+	require.Equal(t, "OK", a.migrating(5, d.core.id).String())
+	require.Equal(t, "OK", a.importing(6, d.core.id).String())
+	log := func(x *ruleNode, slot Slot, m *SlotMark) {
+		x.step(func(s *state, now time.Duration) output { return s.followMark(now, slot, m) })
+	}
+	for _, x := range []*ruleNode{b, c} {
+		log(x, 5, &SlotMark{5, d.core.id, false})
+		log(x, 6, &SlotMark{6, d.core.id, true})
+		log(x, 7, &SlotMark{7, d.core.id, false})
+		log(x, 7, nil)
+		require.Empty(t, x.marks())
+		require.Empty(t, toldOf[markTell](x))
+		importing := x.core.importing()
+		require.True(t, importing.Empty(), "it serves nothing after ASKING")
+	}
+	a.crash()
+	c.restart()
+	require.Len(t, c.core.marks, 2, "they are saved")
+	require.Empty(t, toldOf[markTell](c))
+	heir := b // c's store is another one
+	w.until("taken over", func() bool { return heir.core.lead != nil && heir.core.lead.opened })
+	require.Equal(t, "5->-d 6-<-d", heir.marks())
+	told := toldOf[markTell](heir)
+	require.Len(t, told, 2)
+	for _, m := range told {
+		require.True(t, m.known && m.mark != nil, "the log has them already")
+	}
+	a.restart()
+	w.until("it has been replaced", func() bool { return a.core.table.primary(a.shard()) == heir.core.id })
+	require.Empty(t, a.marks())
+	require.Len(t, a.core.marks, 2, "its log has them as yet")
+	a.step(func(s *state, now time.Duration) output {
+		out, _ := s.hasReplaced(now, s.self.Store, map[Slot]SlotMark{6: {6, d.core.id, true}, 8: {8, d.core.id, false}})
+		return out
+	})
+	require.Equal(t, map[Slot]SlotMark{6: {6, d.core.id, true}, 8: {8, d.core.id, false}}, a.core.marks, "those of what it has copied")
+
+	heir.told = nil
+	e.step(func(s *state, now time.Duration) output {
+		s.begin(now)
+		s.becomeReplica(d.shard())
+		return s.end()
+	})
+	w.until("of d's shard", func() bool { return heir.knows(e).Shard == d.shard() })
+	heir.step(func(s *state, now time.Duration) output {
+		s.begin(now)
+		s.setShard(d.shard(), Epoch{99, false, e.core.id}, pushNothing)
+		return s.end()
+	})
+	require.Equal(t, "5->-e 6-<-e", heir.marks(), "e has taken d's place")
+	for _, m := range toldOf[markTell](heir) {
+		require.False(t, m.known, "it is to be logged")
+	}
+
+	c.step(func(s *state, now time.Duration) output {
+		s.begin(now)
+		s.becomeReplica(e.shard())
+		return s.end()
+	})
+	require.Empty(t, c.core.marks, "they are of a log that is not its own any more")
+}

@@ -573,3 +573,119 @@ func TestWhatWasReleasedIsNotDropped(t *testing.T) {
 		require.Equal(t, "k1 k2", h.answer(h.a, true, false, "k1", "k2"))
 	})
 }
+
+// The log has the marks of a shard: who leads it next goes on with them, whether it has
+// been told of each or has copied everything, and the other end of the move follows.
+func TestMarksGoWithTheShard(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		copied bool // the replica comes when the marks are there already
+		target bool // whose primary dies: that of the importing shard, not the owner
+	}{
+		{"the owner dies", false, false},
+		{"the owner dies, its replica has copied everything", true, false},
+		{"the target dies", false, true},
+		{"the target dies, its replica has copied everything", true, true},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, mem := t.Context(), transport.NewMemory()
+				nodes := form(t, mem, 3, slotmesh.Config{NodeTimeout: nt})
+				defer closeAll(nodes...)
+				d, err := slotmesh.Start(ctx, slotmesh.Config{NodeTimeout: nt, Addr: "d:1", Transport: mem, Join: true, Seeds: []string{"seed-0:1"}})
+				require.NoError(t, err)
+				defer d.Close()
+				require.NoError(t, d.Ready(ctx))
+				key := keyAt(nodes[0])
+				h := &halfMoved{t, nodes[0], nodes[1], nodes[2], "{" + key + "}", slotmesh.KeySlot(key)}
+				dies := &h.a
+				if row.target {
+					dies = &h.b
+				}
+				follow := func() {
+					require.NoError(t, d.Admin().Replicate(ctx, (*dies).ID()))
+					require.NoError(t, d.Ready(ctx))
+				}
+				if !row.copied {
+					follow()
+				}
+				h.put(h.a, "k1", "k2")
+				h.mark()
+				require.NoError(t, h.move(h.tag+"k1"))
+				if row.copied {
+					follow()
+				}
+				eventually(t, nt, "the replica has not got it", func() bool { return h.count(d) == h.count(*dies) })
+				require.Empty(t, d.Table().Marks(), "they are its primary's")
+				eventually(t, nt, "the replica is not in sync", func() bool {
+					r := (*dies).Status().Replication
+					return len(r.InSync) == 2 && d.Ready(ctx) == nil
+				})
+				require.NoError(t, (*dies).Close())
+				eventually(t, 5*nt, "nobody has taken its place", func() bool { return len(d.Table().Marks()) == 1 && d.Status().OK })
+				*dies = d
+				if row.target {
+					eventually(t, nt, "the owner sends clients to the dead node", func() bool { return h.answer(h.a, false, false, "k1") == "ASK B" })
+				}
+				require.Equal(t, "ASK B", h.answer(h.a, false, false, "k1"))
+				require.Equal(t, "ASK B", h.answer(h.a, false, true, "k3"), "a new one")
+				require.Equal(t, "k2", h.answer(h.a, false, false, "k2"))
+				require.Equal(t, "k1", h.answer(h.b, true, false, "k1"))
+				require.Equal(t, "OK", h.answer(h.b, true, true, "k3"))
+				require.Equal(t, "MOVED A", h.answer(h.b, false, false, "k1"))
+				h.moveAll(0)
+				require.NoError(t, h.c.Admin().SetSlots(ctx, h.slots(), h.b.ID()))
+				require.Equal(t, "k1 k2 v", h.answer(h.b, false, false, "k1", "k2", "k3"))
+				require.Empty(t, h.a.Table().Marks())
+				require.Empty(t, h.b.Table().Marks())
+			})
+		})
+	}
+}
+
+// A mark that has been taken off is none for the successor.
+func TestAMarkThatIsTakenOffDoesNotComeBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, mem := t.Context(), transport.NewMemory()
+		nodes := form(t, mem, 3, slotmesh.Config{NodeTimeout: nt})
+		defer closeAll(nodes...)
+		d, err := slotmesh.Start(ctx, slotmesh.Config{NodeTimeout: nt, Addr: "d:1", Transport: mem, Join: true, Seeds: []string{"seed-0:1"}})
+		require.NoError(t, err)
+		defer d.Close()
+		require.NoError(t, d.Ready(ctx))
+		require.NoError(t, d.Admin().Replicate(ctx, nodes[0].ID()))
+		require.NoError(t, d.Ready(ctx))
+		key := keyAt(nodes[0])
+		h := &halfMoved{t, nodes[0], nodes[1], nodes[2], "{" + key + "}", slotmesh.KeySlot(key)}
+		h.mark()
+		require.NoError(t, h.a.Admin().SetSlotStable(ctx, h.slot))
+		h.put(h.a, "k1")
+		eventually(t, nt, "the replica has not got it", func() bool { return h.count(d) == 1 && len(h.a.Status().Replication.InSync) == 2 })
+		require.NoError(t, h.a.Close())
+		eventually(t, 5*nt, "nobody has taken its place", func() bool {
+			owner, ok := d.Table().Owner(h.slot)
+			return ok && owner.Self && d.Status().OK
+		})
+		require.Empty(t, d.Table().Marks())
+		require.Equal(t, "nil", h.answer(d, false, false, "k2"))
+	})
+}
+
+// What an earlier mark has brought, and IMPORTING shows again, is not dropped when the slot
+// comes, though nothing has been written since and that mark has been taken off, too.
+func TestWhatImportingShowsStays(t *testing.T) {
+	halfMoves(t, func(t *testing.T, h *halfMoved) {
+		ctx := t.Context()
+		h.put(h.a, "k1")
+		require.NoError(t, h.move(h.tag+"k1"))
+		for _, n := range []slotmesh.Node{h.a, h.b} {
+			require.NoError(t, n.Admin().SetSlotStable(ctx, h.slot))
+		}
+		require.NoError(t, h.a.Admin().MoveSlots(ctx, h.slots(), h.c.ID()))
+		require.NoError(t, h.b.Admin().SetSlotImporting(ctx, h.slot, h.c.ID()))
+		require.Equal(t, "k1", h.answer(h.b, true, false, "k1"))
+		require.NoError(t, h.b.Admin().SetSlotStable(ctx, h.slot))
+		require.NoError(t, h.b.Admin().SetSlots(ctx, h.slots(), h.b.ID()))
+		require.Equal(t, "k1", h.answer(h.b, false, false, "k1"))
+	})
+}

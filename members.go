@@ -469,7 +469,7 @@ func (s *state) join(from *sender, u *updateMsg) {
 		s.takeFormedTable(s.form.value)
 	} else {
 		s.form = formation{}
-		s.unmarkAll(func(SlotMark) bool { return true })
+		s.dropMarks()
 		s.mark(cellKey{kind: cellStart})
 		if !follows { // else its primary comes with that shard
 			s.setShard(s.self.Shard, Epoch{Node: s.id}, pushNothing)
@@ -926,8 +926,12 @@ func (s *state) selfStateChanged(was memberState) {
 		if s.lead != nil {
 			s.stepDown()
 		}
+		s.hideMarks()
 	case was == forgotten:
 		s.event(Event{Kind: EventMember, Node: s.id})
+		if s.leadsMarks() {
+			s.showMarks()
+		}
 	}
 }
 
@@ -1095,7 +1099,7 @@ func (s *state) wipe(hard bool) {
 		s.mark(cellKey{kind: cellPeer, id: [20]byte(p.ID)})
 	}
 	s.dropTable()
-	s.unmarkAll(func(SlotMark) bool { return true })
+	s.dropMarks()
 	s.table.members = map[ShardID]int{}
 	s.forgetVotes()
 	s.change, s.form, s.lead, s.stand, s.knownRecord, s.shardRecord = nil, formation{}, nil, nil, nil, nil

@@ -869,7 +869,7 @@ func (e *engine) stageSlot(slot Slot, job uint64) bool {
 
 // imports notes that a key is written to a slot that an operator's mark brings here key
 // by key. What is here of it is right under the move that is to come, whoever leads then:
-// the replicas, which know nothing of marks, hear so before the key.
+// the replicas hear so before the key.
 func (e *engine) imports(slot Slot, c *slotCell) {
 	c.imported = true
 	k := e.repl.n.kept
@@ -1145,13 +1145,20 @@ func (j *jobs) mark(t markTell) {
 	if was := c.mark.Load(); was != nil && was.Importing && t.mark == nil && c.closed() && !j.n.core.table.slotIsOf(t.slot, j.n.core.self.Shard) {
 		defer j.n.tellGone(oneSlotSet(t.slot)) // what waits here for keys waits at the wrong node
 	}
-	if !t.stale || j.kept.at(cellStaged, t.slot) > j.n.core.table.slots.at(t.slot).move { // or it has been imported, by another member
+	if t.known {
 		c.mark.Store(t.mark)
+		return
+	}
+	if !t.stale || j.kept.at(cellStaged, t.slot) > j.n.core.table.slots.at(t.slot).move { // or it has been imported, by another member
+		j.n.repl.marked(t.slot, c, t.mark)
+		if t.mark != nil && t.mark.Importing {
+			j.keepImported(t.slot)
+		}
 		return
 	}
 	pending := &hold{over: make(chan struct{}), limit: j.n.cfg.NodeTimeout}
 	c.adopting.Store(pending)
-	c.mark.Store(t.mark)
+	j.n.repl.marked(t.slot, c, t.mark)
 	slots := oneSlotSet(t.slot)
 	j.n.tidy(&slots, func(slot Slot, c *slotCell) {
 		if c.adopting.Load() == pending {
@@ -1160,6 +1167,18 @@ func (j *jobs) mark(t markTell) {
 			c.adopting.Store(nil)
 		}
 	}, func() { close(pending.over) })
+}
+
+// keepImported notes that what is here already of a slot that is IMPORTING from now on, by an
+// earlier mark, or because nobody had the slot, is shown, and so stays when the slot comes.
+func (j *jobs) keepImported(slot Slot) {
+	slots := oneSlotSet(slot)
+	j.n.tidy(&slots, func(slot Slot, c *slotCell) {
+		m := c.mark.Load()
+		if keys, err := j.n.cfg.Store.Len(uint16(slot)); err == nil && keys > 0 && m != nil && m.Importing && c.closed() && !j.n.repl.follows.Load() {
+			j.n.engine.imports(slot, c)
+		}
+	}, func() {})
 }
 
 // savingMarks are the slots whose marks are not on disk yet. The run loop's alone.

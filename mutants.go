@@ -58,6 +58,7 @@ const (
 	mutImportsAll      // who imports a slot serves it without ASKING
 	mutMigratingServes // who migrates a slot creates what is not there, instead of redirecting
 	mutAskEarly        // ASK is said before the replicas of a strict shard know that a key has gone
+	mutMarkForgotten   // a replica takes no marks from its primary's log
 
 	// Voters: R11, R12.
 	mutStartBare       // START without records
@@ -113,6 +114,8 @@ const (
 	mutInPlaceAlone // the same of a stage in place
 	mutSeenAlone    // a read of what was inherited waits for nobody
 	mutCopyUnstaged // a copy of everything is one without stages
+	mutCopyUnmarked // or without marks
+	mutMarkUnseen   // an ASK waits for what has been written alone, not for the mark
 
 	// Failure.
 	mutFailAlone    // one voter's word is enough for FAIL
@@ -131,13 +134,13 @@ var mutantNames = [numMutants]string{
 	"no-behind", "new-no-stand", "serve-restart", "active-only", "no-start-wait", "force-no-wait", "lockstep",
 	"lease-any", "lease-full", "lease-old-epoch", "reply-epoch", "reply-lease", "stop-leases", "record-no-repeat", "one-lease",
 	"move-no-stage", "stage-alone", "move-unopened", "move-below", "thaw-late", "late-slot", "stage-dropped", "move-any-before", "force-gives",
-	"imports-all", "migrating-serves", "ask-early",
+	"imports-all", "migrating-serves", "ask-early", "mark-forgotten",
 	"start-bare", "start-saved-votes", "start-other-id", "count-inactive", "no-hand-out", "voters-follow", "forced-ignored",
 	"addr-version", "form-early", "form-merge", "form-no-lease", "form-serves-on", "form-low", "no-cluster-id", "reply-early", "reset-early", "take-alive",
 	"any-incarnation", "same-node", "no-in-sync", "consent-not-final", "grow-early", "shrink-early", "join-behind", "inherited-shown", "empty-stands", "no-rank", "may-go", "stand-any-beat", "old-record", "ack-old", "asking-paused", "stands-still", "giver-lost", "stuck-back", "half-counts",
 	"stays-put", "idle-spare",
 	"copy-deposed", "end-unchecked", "past-kept", "tail-kept", "have-old",
-	"held-alone", "in-place-alone", "seen-alone", "copy-unstaged",
+	"held-alone", "in-place-alone", "seen-alone", "copy-unstaged", "copy-unmarked", "mark-unseen",
 	"fail-alone", "late-blames", "broken-speaks", "hangs-votes",
 }
 

@@ -134,6 +134,8 @@ var driverTests = map[mutant]string{
 	mutInPlaceAlone: "TestStagedInPlaceIsSaidOnceTheMembersInSyncHaveWhatHasCome",
 	mutSeenAlone:    "TestAWinnerShowsWhatItHasInheritedOnceTheMembersInSyncHaveIt",
 	mutCopyUnstaged: "TestACopyOfEverythingHasWhatIsStaged",
+	mutCopyUnmarked: "TestMarksGoWithTheShard",
+	mutMarkUnseen:   "TestAnAskFromAStrictShardWaitsUntilItsReplicasKnowTheMark",
 }
 
 func init() {

@@ -396,11 +396,12 @@ func (s *state) replaces(now time.Duration, shard ShardID, e Epoch) (out output,
 }
 
 // hasReplaced says that the copy has taken the place of the old; ok is false where
-// the store is to be another one by now.
-func (s *state) hasReplaced(now time.Duration, inc uint64) (out output, ok bool) {
+// the store is to be another one by now. marks are those of the copy.
+func (s *state) hasReplaced(now time.Duration, inc uint64, marks map[Slot]SlotMark) (out output, ok bool) {
 	if s.self.Store != inc {
 		return output{}, false
 	}
+	s.copyMarks(marks)
 	return s.storeIs(now, inc, true), true
 }
 
@@ -452,7 +453,7 @@ func (s *state) leaveShard() {
 	if s.lead != nil {
 		s.stepDown()
 	}
-	s.unmarkAll(func(SlotMark) bool { return true })
+	s.dropMarks()
 	s.dropFailover("this node is of another shard now")
 	s.stand, s.knownRecord, s.shardRecord, s.unnamed = nil, nil, nil, ""
 	s.holdsCopy, s.fresh = false, never

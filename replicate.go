@@ -227,11 +227,29 @@ func (r *replication) became(kind entryKind, slot Slot, c *slotCell, move uint64
 	c.wrote = r.append(e)
 }
 
+// marked puts a mark on a slot, or takes it off (nil), and appends that: whoever finds it
+// there, or not, finds in seen that the replicas have to know.
+func (r *replication) marked(slot Slot, c *slotCell, m *SlotMark) {
+	var e logEntry
+	if r.keeping.Load() {
+		e = markEntry(slot, m)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c.mark.Store(m) // before it is appended: a copy of everything has it, or its entry
+	c.marked = r.appendLocked(e)
+}
+
 // append appends an entry, if this node leads. Without a part it is one that was
 // made while nobody was there to be sent it.
 func (r *replication) append(e logEntry) logMark {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	return r.appendLocked(e)
+}
+
+// appendLocked is append for who holds mu.
+func (r *replication) appendLocked(e logEntry) logMark {
 	if r.log.epoch == (Epoch{}) {
 		r.forget() // whoever follows this node has to copy what is there, and so has this node
 		if r.following != nil {
@@ -421,13 +439,20 @@ func (r *replication) seen(c *slotCell) logMark {
 	if r.log.epoch == (Epoch{}) {
 		return logMark{}
 	}
-	if c.wrote.reign == r.reign && c.wrote.offset > r.log.inherited {
-		return c.wrote
-	}
+	seen := logMark{r.reign, r.log.inherited}
 	if mutated(mutSeenAlone) {
-		return logMark{}
+		seen = logMark{}
 	}
-	return logMark{r.reign, r.log.inherited}
+	marked := c.marked
+	if mutated(mutMarkUnseen) {
+		marked = logMark{}
+	}
+	for _, m := range [...]logMark{c.wrote, marked} {
+		if m.reign == r.reign && m.offset > max(r.log.inherited, seen.offset) {
+			seen = m
+		}
+	}
+	return seen
 }
 
 // awaitHeld waits until every member that is waited for has the log up to a mark,

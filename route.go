@@ -32,8 +32,8 @@ type SlotTable interface {
 	// All walks the ranges of slots with one owner, ascending. Slots without an
 	// owner are left out.
 	All() iter.Seq2[SlotRange, NodeInfo]
-	// Marks are those that operators have put on slots at this node, ascending by
-	// slot. Nobody knows those of other nodes.
+	// Marks are those that operators have put on slots at this node, a primary, or at the one
+	// whose place it has taken, ascending by slot. Nobody else shows them.
 	Marks() []SlotMark
 }
 
@@ -109,7 +109,7 @@ type leader struct {
 // publish makes the view of this node's table as it is now.
 func (s *state) publish() *view {
 	v := &view{pages: s.table.slots.share(), leaders: make(map[ShardID]leader, len(s.table.order)),
-		marks: s.sortedMarks(), cluster: s.cluster, voters: s.table.voters, epoch: s.epochHigh, heard: s.majorityHeard()}
+		marks: s.usedMarks(), cluster: s.cluster, voters: s.table.voters, epoch: s.epochHigh, heard: s.majorityHeard()}
 	v.ok, v.reason = s.clusterState()
 	v.covered = s.table.unassigned == 0 && !s.ownersFailed()
 	v.unready = s.unready()

@@ -19,7 +19,7 @@ import (
 //	T7   the replica that has a write leaves              schedules T7
 //	T8   a tie of epochs                                  test of O46, mutants two-grants, same-any-epoch, schedule EP6
 //	T9   a slot goes where no replica has it              schedule T9, mutants move-no-stage, stage-alone
-//	T10  the giver of a slot fails over in the middle     schedules T10, mutants no-repair, open-unnamed, no-record
+//	T10  the giver of a slot fails over in the middle     schedules T10, mutants no-repair, open-unnamed, no-record, mark-forgotten
 //	T11  a paused primary answers what is queued          schedule T11, mutants reply-lease, reply-epoch
 //	T12  a late frame brings an old role back             schedule T12, mutants lease-old-epoch, old-record, old-entry
 //	T13  a replica counts before the voters know of it    schedule T13, mutants grow-early, shrink-early

@@ -64,6 +64,7 @@ type slotCell struct {
 	adopting atomic.Pointer[hold] // what has come by a move is being made live, or an old copy dropped; nil: is not
 	mark     atomic.Pointer[SlotMark]
 	marking  atomic.Pointer[hold] // until the mark is saved; nil: it is
+	marked   logMark              // where the shard's log says so; guarded by mu of replication
 	due      dueTime              // the earliest time of expiry that is stored
 
 	mu       sync.RWMutex // guards what follows, and the slot's data

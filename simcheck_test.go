@@ -39,7 +39,7 @@ import (
 //	RP3  and goes on where it was           RP9  consent loses nothing
 //	RP4  one log, the same data             RP10 acknowledged: all in sync have it
 //	RP5  no copy, no vote                   RP11 replicas follow primaries
-//	RP6  half a copy is none
+//	RP6  half a copy is none                RP12 an heir has the marks
 //
 //	R3   nobody stands whose primary is heard
 //	R7   a winner by force waits            R9   an answer: all who live know
@@ -62,6 +62,7 @@ type simLedger struct {
 	lastAck   map[simSlotKey]simAckKey
 	places    map[simSlotKey]simPlace // where keys of marked slots were acknowledged last
 	sessions  map[simSlotKey]uint32   // by slot: counts the changes of where its owner looks for keys
+	goals     map[simSlotMoveKey][]simGoal
 	acks      uint64
 	writes    uint64 // of them
 	asked     int
@@ -182,7 +183,7 @@ func (l *simLedger) init() {
 	l.said = map[simSaidKey]time.Duration{}
 	l.met, l.acked = map[simMetKey]bool{}, map[simEpochKey]uint64{}
 	l.reached = map[string]int{}
-	l.places, l.sessions = map[simSlotKey]simPlace{}, map[simSlotKey]uint32{}
+	l.places, l.sessions, l.goals = map[simSlotKey]simPlace{}, map[simSlotKey]uint32{}, map[simSlotMoveKey][]simGoal{}
 	l.log, l.won, l.wonLast, l.heirs = map[simEntryKey]uint64{}, map[simGiverKey]Epoch{}, map[simGiverKey]Epoch{}, map[simGiverKey]*simHeir{}
 	l.newestWon, l.seized = map[simGiverKey]simWon{}, map[simGiverKey]Epoch{}
 }
@@ -487,7 +488,9 @@ func (w *simWorld) checkSend(n *simNode, from *sender, m message) {
 		w.checkEP2Started(n, m)
 	case *voteMsg:
 		w.checkEP3Candidate(n, from, m)
-		w.checkRP6Vote(n, m)
+		if !w.lies[m] {
+			w.checkRP6Vote(n, m)
+		}
 	case *recordMsg:
 		n.noteForced(m.Record.Epoch)
 		w.checkEP4Opening(n, m)
@@ -1055,9 +1058,6 @@ func (w *simWorld) checkEvent(n *simNode, e Event) {
 			l.wonLast[shard] = e.Epoch
 			w.noteLost(n, e.From)
 		} // else it hears late of its majority, without a lease
-		if !e.From.IsZero() {
-			w.marksUnknown(n)
-		}
 		n.noteForced(e.Epoch)
 		w.noteWin(n, e)
 	case EventDuplicate:

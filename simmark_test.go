@@ -1,6 +1,7 @@
 package slotmesh
 
 import (
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -55,9 +56,17 @@ func (n *simNode) setMark(t markTell) {
 	if t.mark != nil {
 		n.marks[t.slot] = simMark{*t.mark, t.after}
 	}
+	if t.known {
+		return
+	}
 	n.newMarks.Remove(t.slot)
-	if was.keysGoTo() != n.marks[t.slot].keysGoTo() {
+	if !n.goal(&was.SlotMark).same(n.goal(t.mark)) {
 		n.w.ledger.newSession(n.core.cluster, t.slot)
+	}
+	n.log(simEntry{kind: simMarked, slot: t.slot, mark: t.mark})
+	n.goalLogged(t.slot)
+	if _, some := n.store.values[t.slot]; some && t.mark != nil && t.mark.Importing && !t.stale {
+		n.imports(t.slot)
 	}
 	if t.stale && n.store.imported[t.slot] <= n.core.table.slots.at(t.slot).move && !n.core.isReplica(n.core.self) {
 		n.log(simEntry{kind: simDrop, slot: t.slot})
@@ -72,17 +81,133 @@ func (m simMark) keysGoTo() NodeID {
 	return m.Node
 }
 
+// simGoal is where keys of a slot with a mark go: to a node, whose shard may get another
+// primary. The zero value is to none.
+type simGoal struct {
+	node  NodeID
+	shard ShardID
+	since time.Duration // at the earliest
+}
+
+func (g simGoal) same(o simGoal) bool {
+	return g.node == o.node || g.shard == o.shard && !g.shard.IsZero()
+}
+
+func (n *simNode) goal(m *SlotMark) simGoal {
+	if m == nil || m.Importing {
+		return simGoal{}
+	}
+	p := n.core.peers.get(m.Node)
+	if p == nil {
+		return simGoal{}
+	}
+	return simGoal{m.Node, p.Shard, n.w.now}
+}
+
 // noteMark notes, before the driver hears of it, that the core has changed a mark: from
 // here on a crash may make it so.
 func (n *simNode) noteMark(t markTell) {
-	is := simMark{}
-	if t.mark != nil {
-		is.SlotMark = *t.mark
+	if t.known {
+		return
 	}
-	if n.marks[t.slot].keysGoTo() != is.keysGoTo() {
+	is := n.goal(t.mark)
+	if was := n.marks[t.slot]; !n.goal(&was.SlotMark).same(is) {
 		n.newMarks.Add(t.slot)
 		n.w.ledger.newSession(n.core.cluster, t.slot)
 	}
+	if k, own := n.goalKey(t.slot); own {
+		n.w.ledger.goals[k] = append(n.w.ledger.goalsOf(k), is)
+	}
+}
+
+// goalsOf are those of which a successor may know: the last one that every member of the
+// shard had, and what has come since.
+func (l *simLedger) goalsOf(k simSlotMoveKey) []simGoal {
+	if goals := l.goals[k]; len(goals) > 0 {
+		return goals
+	}
+	return []simGoal{{}}
+}
+
+type simSlotMoveKey struct {
+	cluster ClusterID
+	simSlotMove
+}
+
+// goalKey names a slot, as long as it has one owner; own: that is this node's shard.
+func (n *simNode) goalKey(slot Slot) (k simSlotMoveKey, own bool) {
+	e := n.core.table.slots.at(slot)
+	return simSlotMoveKey{n.core.cluster, simSlotMove{slot, e.move}}, e.shard == n.core.self.Shard
+}
+
+// goalLogged is for a change of a mark that is in the log: once every member has that, this
+// node on its disk, whoever leads next sends clients there, or where they are sent later.
+// Before that nobody has been sent anywhere by it.
+func (n *simNode) goalLogged(slot Slot) {
+	k, own := n.goalKey(slot)
+	if !own || n.replica.log.epoch == (Epoch{}) {
+		return
+	}
+	l, now, run := &n.w.ledger, n.w.now, n.run
+	n.onceCommitted(n.replica.log.end, func() {
+		n.onceMarkSaved(slot, run, func() {
+			goals := l.goalsOf(k)
+			for len(goals) > 1 && goals[1].since <= now {
+				goals = goals[1:]
+			}
+			l.goals[k] = goals
+		})
+	})
+}
+
+// onceMarkSaved calls do once the mark of a slot is on disk.
+func (n *simNode) onceMarkSaved(slot Slot, run int32, do func()) {
+	switch {
+	case !n.up || n.run != run:
+	case n.markSaved(slot):
+		do()
+	default:
+		n.w.after(n.w.nt/100, func() { n.onceMarkSaved(slot, run, do) })
+	}
+}
+
+// heirMarks looks at the marks of a primary that has taken a shard over: it goes on with
+// those of the one before. Where it may have lost some, keys are looked for elsewhere from
+// now on.
+func (w *simWorld) heirMarks(n *simNode, allowed bool) {
+	l := &w.ledger
+	for _, slot := range w.marked {
+		k, own := n.goalKey(slot)
+		if !own {
+			continue
+		}
+		is := simGoal{since: w.now}
+		if m, marked := n.core.marks[slot]; marked {
+			is = n.goal(&m)
+		}
+		goals := l.goalsOf(k)
+		switch {
+		case goals[len(goals)-1].same(is):
+		case allowed || slices.ContainsFunc(goals, is.same):
+			l.newSession(n.core.cluster, slot)
+		default:
+			w.checkRP12(n, slot, is, goals)
+		}
+		if is.node != (NodeID{}) {
+			l.reach("a mark inherited")
+		}
+		l.goals[k] = []simGoal{is}
+	}
+}
+
+// checkRP12: RP12, who wins a strict shard sends clients for keys that have gone to where its
+// primary has sent them.
+func (w *simWorld) checkRP12(n *simNode, slot Slot, is simGoal, goals []simGoal) {
+	var were []string
+	for _, g := range goals {
+		were = append(were, g.node.short())
+	}
+	w.fail("RP12", "%s leads %s under %v, and keys of slot %d go to %s, they went to %v", n.name(), n.core.self.Shard.short(), n.core.lead.epoch, slot, is.node.short(), were)
 }
 
 // marksLoaded is for a process that starts: marks that were being changed when the one
@@ -92,8 +217,12 @@ func (n *simNode) marksLoaded() {
 		n.w.ledger.newSession(n.core.cluster, slot)
 	}
 	n.marks, n.newMarks, n.moving, n.view = map[Slot]simMark{}, SlotSet{}, map[simSlotKey]*simMigrate{}, nil
-	for slot, m := range n.core.marks {
-		n.marks[slot] = simMark{m, math.MaxUint64} // not before it is told
+	for _, m := range n.core.usedMarks() {
+		n.marks[m.Slot] = simMark{m, math.MaxUint64} // not before it is told
+	}
+	if !maps.Equal(n.core.marks, n.store.marks) { // the log's end, if it ended with its process, is known to nobody
+		n.store.marks = maps.Clone(n.core.marks)
+		n.replica.forgetLog()
 	}
 }
 
@@ -101,16 +230,6 @@ func (n *simNode) marksLoaded() {
 func (l *simLedger) newSession(c ClusterID, slot Slot) {
 	if l.many.Contains(slot) {
 		l.sessions[simSlotKey{c, slot, 0}]++
-	}
-}
-
-// marksUnknown is for a primary that has taken a shard over: it knows of no marks of the
-// one before, as in Redis, and looks for keys here.
-func (w *simWorld) marksUnknown(n *simNode) {
-	for _, slot := range w.marked {
-		if n.core.table.slots.at(slot).shard == n.core.self.Shard {
-			w.ledger.newSession(n.core.cluster, slot)
-		}
 	}
 }
 
@@ -331,8 +450,12 @@ func (n *simNode) migrated(m *simMigrate) {
 	n.log(simEntry{kind: simMigrated, slot: k.slot, key: k.key})
 	l.reach("a key moved")
 	first := simSlotKey{k.cluster, k.slot, 0}
+	if p, seen := l.places[k]; seen && l.follow(n, k, p, n.core.table.slots.at(k.slot).move).shard != n.core.self.Shard && l.committed[k] != nil {
+		l.reach("hidden by an operator")
+		l.loosen(k) // what has moved is not what clients know
+	}
 	l.places[k] = simPlace{m.shard, n.core.table.slots.at(k.slot).move, l.sessions[first], w.now}
-	if n.marks[k.slot].keysGoTo() != m.to {
+	if mark := n.marks[k.slot]; n.goal(&mark.SlotMark).shard != m.shard {
 		l.newSession(k.cluster, k.slot) // nobody is sent after it
 	}
 	if t := w.leaderOf(k.cluster, m.shard); w.ack == 0 && t != nil && t.core.lead.epoch != m.epoch && !descends(t.store.values[k.slot][k.key], m.value) {
@@ -472,8 +595,7 @@ func (w *simWorld) stable(n *simNode, slot Slot) {
 //
 // What an operator has hidden himself, by a mark that he takes off, sets anew or gives to
 // another node, or by a slot that he gives to a third one, is lost to clients until the
-// mark is back; and so is, as in Redis, what has gone from an owner that is replaced: its
-// successor knows of no mark.
+// mark is back. A successor has the marks of the one before.
 func (w *simWorld) checkOW1Key(n *simNode, op *simPending) bool {
 	l, k := &w.ledger, simSlotKey{n.core.cluster, op.slot, op.key}
 	if op.resets != l.resets[k] {
@@ -486,6 +608,9 @@ func (w *simWorld) checkOW1Key(n *simNode, op *simPending) bool {
 	case !seen || l.loose[k]:
 	case p.shard == here.shard:
 		here.since = p.since
+	case here.move == p.move && here.session < p.session:
+		l.reach("late where a mark was")
+		return false // it was sent there before an operator has taken that back
 	case here.since < p.since:
 		return true // it ran while the key was there, or is late
 	case p.move == here.move && p.session == here.session:
@@ -574,13 +699,4 @@ func (w *simWorld) isAt(n *simNode, k simSlotKey, shard ShardID, own bool) bool 
 	p, seen := w.ledger.places[k]
 	p = w.ledger.follow(n, k, p, n.core.table.slots.at(k.slot).move)
 	return seen && p.shard == shard && p.move == n.core.table.slots.at(k.slot).move
-}
-
-// newSessions is for slots of a shard that another node leads from now on.
-func (w *simWorld) newSessions(n *simNode) {
-	for _, slot := range w.marked {
-		if n.core.table.slots.at(slot).shard == n.core.self.Shard {
-			w.ledger.newSession(n.core.cluster, slot)
-		}
-	}
 }

@@ -35,6 +35,7 @@ type simStore struct {
 	staged map[simSlotMove]simStaged
 	// imported is the move that is to bring a slot of which keys have come one by one.
 	imported map[Slot]uint64
+	marks    map[Slot]SlotMark // those of the log
 }
 
 // simStaged is staged data, as of a position of the giver.
@@ -51,7 +52,7 @@ type simSlotMove struct {
 }
 
 func newSimStore() simStore {
-	return simStore{values: map[Slot]simData{}, moves: map[Slot]uint64{}, staged: map[simSlotMove]simStaged{}, imported: map[Slot]uint64{}}
+	return simStore{values: map[Slot]simData{}, moves: map[Slot]uint64{}, staged: map[simSlotMove]simStaged{}, imported: map[Slot]uint64{}, marks: map[Slot]SlotMark{}}
 }
 
 // simPending is a request that has run and waits for its reply.

@@ -22,6 +22,7 @@ const (
 	simImport                       // keys of the slot come one by one, right under a move
 	simRestore                      // one has come
 	simMigrated                     // one has gone
+	simMarked                       // a mark has been put on the slot, or taken off
 )
 
 // simEntry is one entry of a log.
@@ -34,6 +35,7 @@ type simEntry struct {
 	move   uint64
 	staged *simStaged
 	job    uint64
+	mark   *SlotMark
 
 	epoch  Epoch // in which it was appended
 	id     uint64
@@ -50,6 +52,11 @@ func (s *simStore) apply(e simEntry) {
 		s.put(e.slot, e.key, nil)
 	case simImport:
 		s.imported[e.slot] = e.move
+	case simMarked:
+		delete(s.marks, e.slot)
+		if e.mark != nil {
+			s.marks[e.slot] = *e.mark
+		}
 	case simOwn:
 		s.moves[e.slot] = e.move
 		s.set(e.slot, e.data)
@@ -85,7 +92,7 @@ func (s *simStore) put(slot Slot, key uint8, v *simWrite) {
 }
 
 func (s *simStore) clone() simStore {
-	return simStore{maps.Clone(s.values), maps.Clone(s.moves), maps.Clone(s.staged), maps.Clone(s.imported)}
+	return simStore{maps.Clone(s.values), maps.Clone(s.moves), maps.Clone(s.staged), maps.Clone(s.imported), maps.Clone(s.marks)}
 }
 
 // simReplica is a node's part in its shard's log.
@@ -459,6 +466,9 @@ func (n *simNode) take(q *simPull) {
 		n.store.apply(e)
 		r.lastID = e.id
 		n.keep(e)
+		if e.kind == simMarked {
+			n.do(func(s *state, now time.Duration) output { return s.followMark(now, e.slot, e.mark) })
+		}
 	}
 	r.log.take(q.newPast, q.newEnd)
 	w.checkRP4(n, q)
@@ -501,7 +511,7 @@ func (n *simNode) replace(q *simPull) {
 	if w.wrong == wrongHalf {
 		takes = w.nt // so that it is seen
 		n.do(func(s *state, now time.Duration) (out output) {
-			out, _ = s.hasReplaced(now, inc)
+			out, _ = s.hasReplaced(now, inc, q.all.marks)
 			return out
 		})
 		n.sayHave(q.primary, q.epoch, incarnate{n.core.id, inc}, q.newEnd)
@@ -521,7 +531,7 @@ func (n *simNode) replace(q *simPull) {
 		r.entries, r.lastID = nil, q.lastID
 		r.log.take(q.newPast, q.newEnd)
 		n.do(func(s *state, now time.Duration) (out output) {
-			out, ok = s.hasReplaced(now, inc)
+			out, ok = s.hasReplaced(now, inc, q.all.marks)
 			return out
 		})
 		if ok {
@@ -664,7 +674,10 @@ func (w *simWorld) checkRP4(n *simNode, q *simPull) {
 	if p == nil || !p.replica.log.leads(q.epoch) || p.replica.log.end != n.replica.log.end {
 		return
 	}
-	if !maps.Equal(n.store.values, p.store.values) || !maps.Equal(n.store.imported, p.store.imported) {
+	if !maps.Equal(n.core.marks, n.store.marks) && n.core.broken == nil {
+		w.fail("RP4", "%s knows the marks %v, its log has %v", n.name(), n.core.sortedMarks(), n.store.marks)
+	}
+	if !maps.Equal(n.store.values, p.store.values) || !maps.Equal(n.store.imported, p.store.imported) || !maps.Equal(n.store.marks, p.store.marks) {
 		w.fail("RP4", "%s and its primary %s have one log, up to offset %d of %v, and other data", n.name(), p.name(), q.newEnd, q.epoch)
 	}
 }
@@ -837,7 +850,7 @@ func (w *simWorld) noteLost(n *simNode, from NodeID) {
 	heir := l.heirs[shard]
 	if heir == nil || heir.node != c.id || allowed {
 		if heir == nil || heir.node != c.id {
-			defer w.newSessions(n) // the marks of whoever led before are gone
+			w.heirMarks(n, allowed)
 		}
 		heir = &simHeir{node: c.id, at: w.now, excuse: allowed, named: named}
 		l.heirs[shard] = heir

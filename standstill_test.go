@@ -348,3 +348,28 @@ func TestAnAskFromAStrictShardWaitsForItsReplicas(t *testing.T) {
 		require.GreaterOrEqual(t, time.Since(began), driverNT/10, "the replica has the key still")
 	})
 }
+
+// A key that was never there is looked for where the mark says. The replicas know of the
+// mark before anybody is sent there: one that leads next would not send clients after what
+// they have written.
+func TestAnAskFromAStrictShardWaitsUntilItsReplicasKnowTheMark(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p, r, other, net := formTwoHanging(t, Config{AckReplicas: 1})
+		key := keyOf(p, 0)
+		entries := net.hang(r, wayIn)
+		began := time.Now()
+		require.NoError(t, p.Admin().SetSlotMigrating(t.Context(), KeySlot(key), other.ID()))
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		wg.Go(func() {
+			time.Sleep(driverNT / 10)
+			entries()
+		})
+		err := p.Execute(t.Context(), Request{Keys: []string{key}, ReadOnly: true}, func(*Tx) error { return nil })
+		var sent *AskError
+		require.ErrorAs(t, err, &sent)
+		require.GreaterOrEqual(t, time.Since(began), driverNT/10, "the replica does not know of the mark")
+		require.Len(t, ask(t, r, (*state).sortedMarks), 1)
+	})
+}

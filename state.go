@@ -359,8 +359,8 @@ func (s *state) boot(now time.Duration) output {
 	if s.cfg.alone && s.cluster.IsZero() && s.table.unassigned == NumSlots && len(s.peers.ordered) == 1 {
 		s.assignAll()
 	}
-	for _, m := range s.sortedMarks() {
-		s.tell(markTell{slot: m.Slot, mark: &m})
+	for _, m := range s.usedMarks() {
+		s.tell(markTell{slot: m.Slot, mark: &m, known: true})
 	}
 	s.identitySaved()
 	s.reassess = true
@@ -429,12 +429,15 @@ func (s *state) end() output {
 			t.after = after
 			switch m := t.what.(type) {
 			case markTell:
-				if m.mark != nil {
+				if m.mark != nil && !m.known {
 					m.after = s.unsavedSince(s.saveSeq)
 					t.what = m
 				}
 				if m.mark != nil || m.settled {
 					t.after = s.unsavedSince(s.unmarkSave)
+				}
+				if m.known {
+					t.after = 0 // before anybody is served, or not any more
 				}
 			case replyTell:
 				if m.beside {
