@@ -18,6 +18,7 @@ const (
 	entryStaged                      // all of a slot is here, as it will be under the move that brings it
 	entryOwn                         // the slot is served under a move, with what is here of it
 	entryFresh                       // the slot is served under a move, and empty
+	entryImport                      // keys of the slot come one by one, right under a move
 	entryMark                        // an operator has put a mark on the slot
 	entryUnmark                      // the slot has no mark any more
 	numEntryKinds

@@ -362,7 +362,7 @@ func (f *feed) copySlot(ctx context.Context, slot Slot) error {
 	n := f.r.n
 	c := n.engine.makeCell(slot)
 	c.mu.RLock()
-	head := syncSlot{slot, n.kept.at(cellOwned, slot), n.kept.at(cellStaged, slot), c.mark.Load()}
+	head := syncSlot{slot, n.kept.at(cellOwned, slot), n.kept.at(cellStaged, slot), c.imported, c.mark.Load()}
 	keys, err := n.cfg.Store.Len(uint16(slot))
 	c.mu.RUnlock()
 	if mutated(mutCopyUnstaged) {

@@ -452,7 +452,7 @@ func (n *node) change(slot Slot, c *slotCell, e *entryPart) error {
 		}
 		n.engine.watches.changed(slot, e.ops)
 		return nil
-	case entryStaged:
+	case entryStaged, entryImport:
 		n.kept.set(cellStaged, slot, e.move)
 	case entryOwn, entryFresh:
 		n.kept.set(cellOwned, slot, e.move)
@@ -460,7 +460,7 @@ func (n *node) change(slot Slot, c *slotCell, e *entryPart) error {
 	case entryDrop:
 		n.kept.set(cellStaged, slot, 0)
 	}
-	c.staging, c.imported = 0, false
+	c.staging, c.imported = 0, e.kind == entryImport
 	if e.kind == entryDrop || e.kind == entryFresh {
 		defer n.engine.watches.tellSlot(slot, false)
 		return n.cfg.Store.Drop(uint16(slot))
@@ -552,13 +552,13 @@ func (s *sideCopy) apply(e entryPart) error {
 	switch e.kind {
 	case entryOps:
 		return s.store.Apply(uint16(e.slot), e.ops)
-	case entryStaged:
-		k.staged = e.move
+	case entryStaged, entryImport:
+		k.staged, k.imported = e.move, e.kind == entryImport
 		return nil
 	case entryOwn, entryFresh:
-		k.owned, k.staged = e.move, 0
+		k.owned, k.staged, k.imported = e.move, 0, false
 	case entryDrop:
-		k.staged = 0
+		k.staged, k.imported = 0, false
 	case entryMark, entryUnmark:
 		k.mark = e.mark
 	}
@@ -672,7 +672,7 @@ func (f *following) replaceSlot(slot Slot, side *sideCopy) error {
 	if err := n.cfg.Store.Drop(uint16(slot)); err != nil {
 		return err
 	}
-	c.staging, c.imported = 0, false
+	c.staging, c.imported = 0, k.imported
 	n.kept.set(cellOwned, slot, k.owned)
 	n.kept.set(cellStaged, slot, k.staged)
 	if keys, err := side.store.Len(uint16(slot)); keys == 0 && err == nil {

@@ -170,15 +170,16 @@ func decodeLogFrame(payload []byte) (*logFrame, error) {
 // syncSlot is what is known of a slot beside what it holds.
 type syncSlot struct {
 	slot   Slot
-	owned  uint64 // as cellOwned
-	staged uint64 // as cellStaged
-	mark   *SlotMark
+	owned    uint64 // as cellOwned
+	staged   uint64 // as cellStaged
+	imported bool   // as in slotCell
+	mark     *SlotMark
 }
 
 func (s *syncSlot) append(b []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(s.slot))
 	b = binary.AppendUvarint(b, s.owned)
-	b = append(binary.AppendUvarint(b, s.staged), boolByte(s.mark != nil))
+	b = append(binary.AppendUvarint(b, s.staged), boolByte(s.imported), boolByte(s.mark != nil))
 	if s.mark != nil {
 		b = appendMark(b, s.mark)
 	}
@@ -187,7 +188,7 @@ func (s *syncSlot) append(b []byte) []byte {
 
 func decodeSyncSlot(payload []byte) (*syncSlot, error) {
 	r := bulkReader{b: payload}
-	s := &syncSlot{slot: r.slot(), owned: r.uint(), staged: r.uint()}
+	s := &syncSlot{slot: r.slot(), owned: r.uint(), staged: r.uint(), imported: r.bool()}
 	if r.bool() {
 		s.mark = r.mark(s.slot)
 	}

@@ -44,7 +44,7 @@ func TestFramesOfTheLogComeBackAsTheyWere(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, entryPart{kind: entryUnmark, slot: 5}, p)
 
-	slot := &syncSlot{7, 8, 9, &SlotMark{Slot: 7, Node: NodeID{3}}}
+	slot := &syncSlot{7, 8, 9, true, &SlotMark{Slot: 7, Node: NodeID{3}}}
 	gotSlot, err := decodeSyncSlot(slot.append(nil))
 	require.NoError(t, err)
 	require.Equal(t, slot, gotSlot)
@@ -131,7 +131,7 @@ func FuzzLogFrames(f *testing.F) {
 	f.Add(byte(0), ask.append(nil))
 	f.Add(byte(1), from.append(nil))
 	f.Add(byte(2), (&logFrame{1, 2, 3, [][]byte{own.first, ops.first}}).append(nil))
-	f.Add(byte(3), (&syncSlot{1, 2, 3, &SlotMark{Slot: 1}}).append(nil))
+	f.Add(byte(3), (&syncSlot{1, 2, 3, false, &SlotMark{Slot: 1}}).append(nil))
 	f.Add(byte(4), (&logAck{offset: 1}).append(nil))
 	f.Add(byte(5), (&syncEnd{1, copySum{2, 3}}).append(nil))
 	f.Add(byte(6), ops.first)

@@ -689,3 +689,43 @@ func TestWhatImportingShowsStays(t *testing.T) {
 		require.Equal(t, "k1", h.answer(h.b, false, false, "k1"))
 	})
 }
+
+// redis-cli --cluster fix may make the importing node the owner by DELSLOTS and ADDSLOTS: what
+// it has imported stays, and so it does where another has taken the importing node's place.
+func TestWhatHasBeenImportedStaysThoughNobodyHadTheSlot(t *testing.T) {
+	for _, copied := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, mem := t.Context(), transport.NewMemory()
+			nodes := form(t, mem, 3, slotmesh.Config{NodeTimeout: nt})
+			defer closeAll(nodes...)
+			d, err := slotmesh.Start(ctx, slotmesh.Config{NodeTimeout: nt, Addr: "d:1", Transport: mem, Join: true, Seeds: []string{"seed-0:1"}})
+			require.NoError(t, err)
+			defer d.Close()
+			require.NoError(t, d.Ready(ctx))
+			key := keyAt(nodes[0])
+			h := &halfMoved{t, nodes[0], nodes[1], nodes[2], "{" + key + "}", slotmesh.KeySlot(key)}
+			follow := func() {
+				require.NoError(t, d.Admin().Replicate(ctx, h.b.ID()))
+				require.NoError(t, d.Ready(ctx))
+			}
+			if !copied {
+				follow()
+			}
+			h.mark()
+			h.put(h.a, "k1", "k2")
+			require.NoError(t, h.move(h.tag+"k1"))
+			require.NoError(t, h.b.Admin().SetSlotStable(ctx, h.slot))
+			if copied {
+				follow()
+			}
+			eventually(t, nt, "the replica has not got it", func() bool { return h.count(d) == 1 && len(h.b.Status().Replication.InSync) == 2 })
+			require.NoError(t, h.b.Close())
+			eventually(t, 5*nt, "nobody has taken its place", func() bool { return d.Admin().SetSlotStable(ctx, h.slot) == nil && d.Status().OK })
+			require.NoError(t, h.c.Admin().DelSlots(ctx, h.slots()))
+			require.NoError(t, d.Admin().AddSlots(ctx, h.slots()))
+			require.Equal(t, "k1", h.answer(d, false, false, "k1"))
+			time.Sleep(5 * nt)
+			require.Equal(t, 1, h.count(h.a), "what is left waits for the operator")
+		})
+	}
+}

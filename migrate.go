@@ -875,7 +875,7 @@ func (e *engine) imports(slot Slot, c *slotCell) {
 	k := e.repl.n.kept
 	if move := e.view.Load().entry(slot).move + 1; k.at(cellStaged, slot) != move {
 		k.set(cellStaged, slot, move)
-		e.repl.became(entryStaged, slot, c, move)
+		e.repl.became(entryImport, slot, c, move)
 		k.saveLater()
 	}
 }
@@ -1004,7 +1004,7 @@ func (j *jobs) stageInPlace(job, position uint64, moves moveRuns) {
 	slots, to := moves.slots(), moves.bySlot()
 	j.n.tidy(&slots, func(slot Slot, c *slotCell) {
 		if m := c.mark.Load(); m != nil && m.Importing {
-			j.n.repl.became(entryStaged, slot, c, to[slot])
+			j.n.repl.became(entryImport, slot, c, to[slot])
 		}
 	}, func() {
 		held := func() {
@@ -1147,12 +1147,15 @@ func (j *jobs) mark(t markTell) {
 	}
 	if t.known {
 		c.mark.Store(t.mark)
+		if t.mark != nil && t.mark.Importing {
+			j.keepImported(t.slot, true)
+		}
 		return
 	}
 	if !t.stale || j.kept.at(cellStaged, t.slot) > j.n.core.table.slots.at(t.slot).move { // or it has been imported, by another member
 		j.n.repl.marked(t.slot, c, t.mark)
 		if t.mark != nil && t.mark.Importing {
-			j.keepImported(t.slot)
+			j.keepImported(t.slot, false)
 		}
 		return
 	}
@@ -1171,11 +1174,16 @@ func (j *jobs) mark(t markTell) {
 
 // keepImported notes that what is here already of a slot that is IMPORTING from now on, by an
 // earlier mark, or because nobody had the slot, is shown, and so stays when the slot comes.
-func (j *jobs) keepImported(slot Slot) {
+// known: the log has it.
+func (j *jobs) keepImported(slot Slot, known bool) {
 	slots := oneSlotSet(slot)
 	j.n.tidy(&slots, func(slot Slot, c *slotCell) {
 		m := c.mark.Load()
-		if keys, err := j.n.cfg.Store.Len(uint16(slot)); err == nil && keys > 0 && m != nil && m.Importing && c.closed() && !j.n.repl.follows.Load() {
+		switch keys, err := j.n.cfg.Store.Len(uint16(slot)); {
+		case err != nil || keys == 0 || m == nil || !m.Importing || !c.closed() || j.n.repl.follows.Load():
+		case known:
+			c.imported = true
+		default:
 			j.n.engine.imports(slot, c)
 		}
 	}, func() {})

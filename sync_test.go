@@ -391,7 +391,7 @@ func TestACopyIsCheckedBeforeItTakesThePlaceOfTheOld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := formShard(t, 2, Config{})[1]
 		inc := b.repl.facts.Load().store
-		slot := (&syncSlot{3, 4, 5, nil}).append(nil)
+		slot := (&syncSlot{3, 4, 5, false, nil}).append(nil)
 		data := appendPiece(nil, 0, 3, []store.Op{{Code: store.OpPut, Key: "k", Value: []byte("v")}})
 		own := logFrame{first: 8, end: 8, parts: [][]byte{moveEntry(entryOwn, 3, 4).first}}
 		half := opsEntry(3, []store.Op{{Code: store.OpPut, Key: "k", Value: []byte("v")}})
