@@ -169,7 +169,7 @@ func decodeLogFrame(payload []byte) (*logFrame, error) {
 
 // syncSlot is what is known of a slot beside what it holds.
 type syncSlot struct {
-	slot   Slot
+	slot     Slot
 	owned    uint64 // as cellOwned
 	staged   uint64 // as cellStaged
 	imported bool   // as in slotCell
