@@ -116,8 +116,7 @@ var bySchedule = map[mutant]bool{
 	mutNoLeaseWait: true, mutLeaseFull: true, mutForceNoWait: true, mutConsentNotFinal: true, mutLateSlot: true, mutStartSavedVotes: true,
 	mutNoStartWait: true, mutMoveUnopened: true, mutMoveAnyBefore: true, mutForceGives: true, mutFormServesOn: true, mutFormLow: true,
 	mutTakeAlive: true, mutEmptyStands: true, mutNoRank: true, mutMayGo: true, mutAckOld: true, mutAskingPaused: true,
-	mutStageAlone:  true,
-	mutStandsStill: true, mutStuckBack: true, mutBrokenSpeaks: true, mutHangsVotes: true, mutSameNode: true, mutLockstep: true, mutGiverLost: true,
+	mutStandsStill: true, mutStuckBack: true, mutBrokenSpeaks: true, mutHangsVotes: true, mutLockstep: true, mutGiverLost: true,
 	mutStaysPut: true, mutIdleSpare: true,
 }
 

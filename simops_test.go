@@ -543,6 +543,8 @@ func (w *simWorld) drawStrikes(own *rand.Rand) {
 		f.falls, w.ack = 2*w.nt, 1
 	case k < 7:
 		f.imposes, f.changes = 8*w.nt, 2*w.nt
+	case k < 8:
+		f.strikes, f.falls, w.ack = roundVotes, 3*w.nt, 1
 	}
 }
 

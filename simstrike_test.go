@@ -16,6 +16,7 @@ const (
 	roundNone   simRound = iota
 	roundMoves           // of a hand-over
 	roundVoters          // of a change of the voters
+	roundVotes           // of an election
 )
 
 // of reports whether a message belongs to the round.
@@ -29,14 +30,19 @@ func (r simRound) of(m message) bool {
 		return r == roundMoves && !m.Giver.IsZero()
 	case *stopMsg, *stoppedMsg, *startMsg, *startedMsg:
 		return r == roundVoters
+	case *voteMsg, *grantMsg:
+		return r == roundVotes
 	}
 	return false
 }
 
 // kinds are those of its messages.
 func (r simRound) kinds() []msgKind {
-	if r == roundVoters {
+	switch r {
+	case roundVoters:
 		return []msgKind{msgStop, msgStopped, msgStart, msgStarted}
+	case roundVotes:
+		return []msgKind{msgVote, msgGrant}
 	}
 	return []msgKind{msgStage, msgStaged, msgMove, msgAccept, msgUpdate}
 }
@@ -99,12 +105,17 @@ func (w *simWorld) strike(n, o *simNode) {
 		func() { w.loseFor(nil, n, w.faults.strikes.of, w.between(0, w.nt)) },
 		func() { w.loseFor(nil, news, tellsNews, w.between(0, 3*w.nt)) },
 	}
-	if voting {
+	switch w.faults.strikes {
+	case roundVoters:
 		effects = append(effects,
 			func() { w.loseFor(nil, who, isStart, w.between(0, 3*w.nt)) },
 			func() { w.after(w.between(0, 5*time.Millisecond), w.someChange) })
-	} else {
-		effects = append(effects, func() { w.after(w.between(0, 5*time.Millisecond), func() { w.bump(n) }) })
+	case roundVotes:
+		effects = append(effects, func() { w.after(w.between(0, 5*time.Millisecond), who.breakStore) })
+	default:
+		effects = append(effects,
+			func() { w.after(w.between(0, 5*time.Millisecond), func() { w.bump(n) }) },
+			func() { w.fallAhead(who) })
 	}
 	first := w.r.IntN(len(effects))
 	for i, effect := range effects {
@@ -143,6 +154,27 @@ func (w *simWorld) lateCrash(n *simNode) {
 			w.after(w.between(w.nt/20, 3*w.nt), n.restart)
 		}
 	})
+}
+
+// fallAhead ends a primary whose replicas have not got the end of its log.
+func (w *simWorld) fallAhead(p *simNode) {
+	for _, r := range w.nodes {
+		if r.up && p.up && r.core.role.primary == p.core.id {
+			w.hang(r, p, hangBoth, w.between(w.nt/4, w.nt))
+		}
+	}
+	w.lateCrash(p)
+}
+
+// breakStore is a replica's store that does not take what the log brings: what it held is
+// lost, and its driver says so.
+func (n *simNode) breakStore() {
+	if n.up && !n.w.calm && n.core.isReplica(n.core.self) && n.replica.copying == nil {
+		n.w.logf("%s: its store breaks", n.name())
+		n.w.ledger.reach("a store broke")
+		n.wipeStore()
+		n.do(func(s *state, now time.Duration) output { return s.storeIs(now, s.newStore(), false) })
+	}
 }
 
 // sever cuts a node off, one way or both.
