@@ -606,6 +606,9 @@ func (w *simWorld) checkOW1Key(n *simNode, op *simPending) bool {
 	p = l.follow(n, k, p, op.move)
 	switch {
 	case !seen || l.loose[k]:
+	case p.shard == here.shard && here.move == p.move && here.session < p.session && here.since < p.since:
+		l.reach("late where a mark was")
+		return false // MIGRATE has put in its place what clients know
 	case p.shard == here.shard:
 		here.since = p.since
 	case here.move == p.move && here.session < p.session:
@@ -667,7 +670,12 @@ func (w *simWorld) noteImported(n *simNode, allowed bool) {
 		for key := range simKeys {
 			k := simSlotKey{c.cluster, slot, uint8(key)}
 			p, was, has := l.places[k], l.committed[k], n.store.values[slot][key]
-			if e.shard == c.self.Shard || p.shard != c.self.Shard || p.move != e.move || l.loose[k] || descends(has, was) {
+			if e.shard == c.self.Shard || p.shard != c.self.Shard || p.move > e.move || l.loose[k] || descends(has, was) {
+				continue
+			}
+			if p.move < e.move {
+				l.reach("hidden by an operator")
+				l.loosen(k) // the slot has gone to a third one since
 				continue
 			}
 			if !allowed {
