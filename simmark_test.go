@@ -107,17 +107,26 @@ func (n *simNode) goal(m *SlotMark) simGoal {
 // noteMark notes, before the driver hears of it, that the core has changed a mark: from
 // here on a crash may make it so.
 func (n *simNode) noteMark(t markTell) {
-	if t.known {
+	was, used := n.marks[t.slot]
+	if t.known || t.mark == nil && !used { // one that an heir does not go on with: see heirMarks
 		return
 	}
 	is := n.goal(t.mark)
-	if was := n.marks[t.slot]; !n.goal(&was.SlotMark).same(is) {
+	if !n.goal(&was.SlotMark).same(is) {
 		n.newMarks.Add(t.slot)
 		n.w.ledger.newSession(n.core.cluster, t.slot)
 	}
 	if k, own := n.goalKey(t.slot); own {
 		n.w.ledger.goals[k] = append(n.w.ledger.goalsOf(k), is)
 	}
+}
+
+// goalNow is where keys of a slot go by what its core knows.
+func (n *simNode) goalNow(slot Slot) simGoal {
+	if m, marked := n.core.marks[slot]; marked {
+		return n.goal(&m)
+	}
+	return simGoal{since: n.w.now}
 }
 
 // goalsOf are those of which a successor may know: the last one that every member of the
@@ -181,10 +190,7 @@ func (w *simWorld) heirMarks(n *simNode, allowed bool) {
 		if !own {
 			continue
 		}
-		is := simGoal{since: w.now}
-		if m, marked := n.core.marks[slot]; marked {
-			is = n.goal(&m)
-		}
+		is := n.goalNow(slot)
 		goals := l.goalsOf(k)
 		switch {
 		case goals[len(goals)-1].same(is):
@@ -215,6 +221,9 @@ func (w *simWorld) checkRP12(n *simNode, slot Slot, is simGoal, goals []simGoal)
 func (n *simNode) marksLoaded() {
 	for slot := range n.newMarks.All() {
 		n.w.ledger.newSession(n.core.cluster, slot)
+		if k, own := n.goalKey(slot); own {
+			n.w.ledger.goals[k] = append(n.w.ledger.goalsOf(k), n.goalNow(slot))
+		}
 	}
 	n.marks, n.newMarks, n.moving, n.view = map[Slot]simMark{}, SlotSet{}, map[simSlotKey]*simMigrate{}, nil
 	for _, m := range n.core.usedMarks() {
@@ -605,6 +614,8 @@ func (w *simWorld) checkOW1Key(n *simNode, op *simPending) bool {
 	p, seen := l.places[k]
 	p = l.follow(n, k, p, op.move)
 	switch {
+	case seen && l.loose[k] && here.since < p.since:
+		return false // what counts comes later
 	case !seen || l.loose[k]:
 	case p.shard == here.shard && here.move == p.move && here.session < p.session && here.since < p.since:
 		l.reach("late where a mark was")
