@@ -210,11 +210,21 @@ func (f *feed) send(ctx context.Context, start *logFrom) error {
 // caller holds mu.
 func (f *feed) attached() bool { return f.r.feeds[f.id] == f && f.r.log.epoch != (Epoch{}) }
 
+// frame is one without entries yet. The caller holds mu: so what it says of the lease and
+// the table is of the reign of the log.
+func (f *feed) frame() logFrame {
+	l := logFrame{first: f.sent + 1, end: f.r.log.end, answers: f.answers}
+	if e := &f.r.n.engine; e.held(e.lease.Load()) {
+		l.table = e.view.Load().sum
+	}
+	return l
+}
+
 // beat says that there is nothing new.
 func (f *feed) beat() error {
 	f.r.mu.Lock()
 	attached := f.attached()
-	frame := logFrame{first: f.sent + 1, end: f.r.log.end, answers: f.answers}
+	frame := f.frame()
 	f.r.mu.Unlock()
 	if !attached {
 		return errNotLeading
@@ -237,7 +247,7 @@ func (f *feed) sendSome() (some bool, err error) {
 		news = &logFrom{epoch: f.epoch, from: f.sent, past: append(history(nil), r.log.past...)}
 	}
 	entries, ok := r.back.from(f.sent, feedBytes)
-	frame := logFrame{first: f.sent + 1, end: r.log.end, answers: f.answers}
+	frame := f.frame()
 	f.idle = ok && len(entries) == 0
 	r.mu.Unlock()
 	if news != nil {

@@ -39,7 +39,8 @@ type following struct {
 	ctx        context.Context
 	cancel     context.CancelFunc
 	done       chan struct{}
-	caught     atomic.Int64  // time of the node's clock of which it has all that its primary had; 0: of none
+	caught     atomic.Int64  // as heldCopy.caught
+	asOf       atomic.Int64  // as heldCopy.asOf
 	link       atomic.Uint32 // a LinkState
 	primaryEnd atomic.Uint64 // where the primary's log ends, as it has said last
 
@@ -302,11 +303,16 @@ func (f *following) takeFrame(l *logFrame) error {
 	}
 	end := f.at()
 	f.primaryEnd.Store(l.end)
-	if end >= l.end && l.answers != 0 {
-		// The frame may have been on its way for long. It was sent after that question.
-		f.caught.Store(int64(time.Duration(l.answers) * time.Millisecond))
-	}
+	f.noteNews(end, &logNews{l.end, time.Duration(l.answers) * time.Millisecond, l.table})
 	return f.ackUpTo(end)
+}
+
+// noteNews notes how new what this node has is, now that it has the log up to an offset.
+func (f *following) noteNews(has uint64, l *logNews) {
+	if l.isAll(has) {
+		f.caught.Store(int64(l.answers))
+	}
+	f.asOf.Store(int64(l.asOf(time.Duration(f.asOf.Load()), has, f.r.n.engine.view.Load().sum)))
 }
 
 // ackUpTo acknowledges what has been applied, once it is remembered under which
@@ -458,6 +464,7 @@ func (n *node) change(slot Slot, c *slotCell, e *entryPart) error {
 		n.kept.set(cellOwned, slot, e.move)
 		n.kept.set(cellStaged, slot, 0)
 	case entryDrop:
+		n.kept.set(cellOwned, slot, 0)
 		n.kept.set(cellStaged, slot, 0)
 	}
 	c.staging, c.imported = 0, e.kind == entryImport
@@ -558,7 +565,7 @@ func (s *sideCopy) apply(e entryPart) error {
 	case entryOwn, entryFresh:
 		k.owned, k.staged, k.imported = e.move, 0, false
 	case entryDrop:
-		k.staged, k.imported = 0, false
+		k.owned, k.staged, k.imported = 0, 0, false
 	case entryMark, entryUnmark:
 		k.mark = e.mark
 	}
@@ -579,6 +586,7 @@ func (f *following) replace() error {
 		return err
 	}
 	f.caught.Store(0)
+	f.asOf.Store(0)
 	for slot := range Slot(NumSlots) {
 		if err := f.replaceSlot(slot, side); err != nil {
 			return err

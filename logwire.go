@@ -140,6 +140,7 @@ type logFrame struct {
 	first   uint64
 	end     uint64
 	answers uint64 // sent of the newest acknowledgement that the primary has had
+	table   uint64 // digest of its table, while it holds its lease; 0: it does not
 	parts   [][]byte
 }
 
@@ -147,6 +148,7 @@ func (f *logFrame) append(b []byte) []byte {
 	b = binary.AppendUvarint(b, f.first)
 	b = binary.AppendUvarint(b, f.end)
 	b = binary.AppendUvarint(b, f.answers)
+	b = binary.LittleEndian.AppendUint64(b, f.table)
 	for _, p := range f.parts {
 		b = appendText(b, p)
 	}
@@ -156,7 +158,7 @@ func (f *logFrame) append(b []byte) []byte {
 // decodeLogFrame reads a frame of entries. Its parts share the payload's memory.
 func decodeLogFrame(payload []byte) (*logFrame, error) {
 	r := bulkReader{b: payload}
-	f := &logFrame{first: r.uint(), end: r.uint(), answers: r.uint()}
+	f := &logFrame{first: r.uint(), end: r.uint(), answers: r.uint(), table: r.fixed()}
 	for r.err == nil && len(r.b) > 0 {
 		p := r.bytes()
 		if len(p) < partBytesMin {

@@ -28,7 +28,7 @@ func TestFramesOfTheLogComeBackAsTheyWere(t *testing.T) {
 	require.Equal(t, from, gotFrom)
 
 	drop, own := moveEntry(entryDrop, 16383, 0), moveEntry(entryOwn, 0, 1<<60)
-	frame := &logFrame{first: 7, end: 9, answers: 1 << 40, parts: [][]byte{drop.first, own.first}}
+	frame := &logFrame{first: 7, end: 9, answers: 1 << 40, table: 1 << 60, parts: [][]byte{drop.first, own.first}}
 	gotFrame, err := decodeLogFrame(frame.append(nil))
 	require.NoError(t, err)
 	require.Equal(t, frame, gotFrame)
@@ -130,7 +130,7 @@ func FuzzLogFrames(f *testing.F) {
 	ops := opsEntry(3, []store.Op{{Code: store.OpPut, Key: "k", Field: "f", Value: []byte("v")}, {Code: store.OpDeleteKey, Key: "k"}})
 	f.Add(byte(0), ask.append(nil))
 	f.Add(byte(1), from.append(nil))
-	f.Add(byte(2), (&logFrame{1, 2, 3, [][]byte{own.first, ops.first}}).append(nil))
+	f.Add(byte(2), (&logFrame{1, 2, 3, 4, [][]byte{own.first, ops.first}}).append(nil))
 	f.Add(byte(3), (&syncSlot{1, 2, 3, false, &SlotMark{Slot: 1}}).append(nil))
 	f.Add(byte(4), (&logAck{offset: 1}).append(nil))
 	f.Add(byte(5), (&syncEnd{1, copySum{2, 3}}).append(nil))

@@ -864,6 +864,7 @@ func (e *engine) stageSlot(slot Slot, job uint64) bool {
 		return false
 	}
 	e.repl.became(entryDrop, slot, c, 0)
+	e.repl.n.kept.set(cellOwned, slot, 0)
 	return true
 }
 
@@ -1276,13 +1277,15 @@ func (j *jobs) own(slot Slot, c *slotCell, move uint64, stays bool) {
 	j.kept.set(cellStaged, slot, 0)
 }
 
-// letGo drops what is here of a slot, here and at the replicas.
+// letGo drops what is here of a slot, here and at the replicas: nothing here is right under
+// any move then.
 func (j *jobs) letGo(slot Slot, c *slotCell) {
 	if j.n.repl.follows.Load() {
 		return
 	}
 	j.dropData(slot)
 	j.n.repl.became(entryDrop, slot, c, 0)
+	j.kept.set(cellOwned, slot, 0)
 	j.kept.set(cellStaged, slot, 0)
 }
 

@@ -103,6 +103,9 @@ const (
 	mutHalfCounts      // a store of which half has been replaced stays the member that it was
 	mutStaysPut        // no replica goes to a primary that has lost its own
 	mutIdleSpare       // a spare node backs up nobody
+	mutShowsOld        // a replica shows what it has, however old that is
+	mutShowsReplaced   // and whatever has become of its primary, or of its primary's slots
+	mutWantsLess       // a write is acknowledged though fewer replicas have it than it wants
 
 	// The drivers of the log.
 	mutCopyDeposed  // a primary sends the end of a copy though its reign is over
@@ -138,7 +141,7 @@ var mutantNames = [numMutants]string{
 	"start-bare", "start-saved-votes", "start-other-id", "count-inactive", "no-hand-out", "voters-follow", "forced-ignored",
 	"addr-version", "form-early", "form-merge", "form-no-lease", "form-serves-on", "form-low", "no-cluster-id", "reply-early", "reset-early", "take-alive",
 	"any-incarnation", "same-node", "no-in-sync", "consent-not-final", "grow-early", "shrink-early", "join-behind", "inherited-shown", "empty-stands", "no-rank", "may-go", "stand-any-beat", "old-record", "ack-old", "asking-paused", "stands-still", "giver-lost", "stuck-back", "half-counts",
-	"stays-put", "idle-spare",
+	"stays-put", "idle-spare", "shows-old", "shows-replaced", "wants-less",
 	"copy-deposed", "end-unchecked", "past-kept", "tail-kept", "have-old",
 	"held-alone", "in-place-alone", "seen-alone", "copy-unstaged", "copy-unmarked", "mark-unseen",
 	"fail-alone", "late-blames", "broken-speaks", "hangs-votes",

@@ -486,7 +486,7 @@ func (n *node) apply(out output) {
 func (n *node) refreshView() {
 	v := n.engine.view.Load()
 	ok, reason := n.core.clusterState()
-	if ok != v.ok || reason != v.reason || n.core.unready() != v.unready || n.core.majorityHeard() != v.heard {
+	if ok != v.ok || reason != v.reason || n.core.unready() != v.unready || n.core.majorityHeard() != v.heard || n.core.table.sum != v.sum {
 		n.core.viewDirty = true
 		n.apply(output{})
 	}

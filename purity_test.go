@@ -20,7 +20,7 @@ import (
 // The pure core, file by file: values and functions, without clock, chance,
 // goroutines or I/O of their own.
 var pureFiles = []string{
-	"slots.go", "table.go", "shard.go", "shardlog.go", "replica.go", "failover.go", "peer.go", "state.go", "bus.go", "gossip.go", "heartbeat.go", "failure.go",
+	"slots.go", "table.go", "shard.go", "shardlog.go", "shown.go", "replica.go", "failover.go", "peer.go", "state.go", "bus.go", "gossip.go", "heartbeat.go", "failure.go",
 	"vote.go", "election.go", "voters.go", "form.go", "members.go", "job.go", "mark.go", "operator.go", "route.go", "policy.go", "save.go",
 	"event.go", "commands.go", "mutants.go", "mutants_off.go", "mutants_on.go",
 }

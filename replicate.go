@@ -463,7 +463,11 @@ func (r *replication) awaitHeld(ctx context.Context, m logMark, n, inSync int, l
 		return true
 	}
 	return r.await(ctx, m.reign, limit, func(r *replication) bool {
-		return (n > 0 && r.ask == 0 || r.log.committed() >= m.offset) && (n == 0 || r.have(m.offset) >= n) && int(r.peers.Load()) >= inSync
+		have := 0
+		if n > 0 {
+			have = r.have(m.offset)
+		}
+		return r.log.enough(m.offset, r.strict(), n, have) && int(r.peers.Load()) >= inSync
 	})
 }
 
@@ -506,10 +510,8 @@ func (r *replication) shows(slot Slot, stale bool) bool {
 	if f == nil {
 		return false
 	}
-	v, at := r.n.engine.view.Load(), f.caught.Load()
-	recent := v.heard && r.n.now()-time.Duration(at) <= r.n.cfg.ReplicaStaleness
-	return at != 0 && (recent || stale) &&
-		v.entry(slot).shard == f.shard && v.self.Shard == f.shard && r.n.kept.at(cellOwned, slot) == v.Move(slot)
+	c := heldCopy{f.shard, time.Duration(f.caught.Load()), time.Duration(f.asOf.Load()), r.n.kept.at(cellOwned, slot)}
+	return r.n.engine.view.Load().shows(slot, c, r.n.now(), r.n.cfg.ReplicaStaleness, stale)
 }
 
 // served appends under which moves slots are served here now.

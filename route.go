@@ -84,6 +84,7 @@ type view struct {
 	cluster ClusterID
 	voters  voterSet
 	epoch   uint64 // highest number of all
+	sum     uint64 // digest of the table
 	ok      bool
 	reason  string // why it is not ok
 	covered bool   // every slot has an owner that has not failed
@@ -109,7 +110,7 @@ type leader struct {
 // publish makes the view of this node's table as it is now.
 func (s *state) publish() *view {
 	v := &view{pages: s.table.slots.share(), leaders: make(map[ShardID]leader, len(s.table.order)),
-		marks: s.usedMarks(), cluster: s.cluster, voters: s.table.voters, epoch: s.epochHigh, heard: s.majorityHeard()}
+		marks: s.usedMarks(), cluster: s.cluster, voters: s.table.voters, epoch: s.epochHigh, sum: s.table.sum, heard: s.majorityHeard()}
 	v.ok, v.reason = s.clusterState()
 	v.covered = s.table.unassigned == 0 && !s.ownersFailed()
 	v.unready = s.unready()
