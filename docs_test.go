@@ -138,7 +138,7 @@ func TestEachInvariantIsAFunction(t *testing.T) {
 	}
 	require.Greater(t, len(checks), 35)
 	violated := regexp.MustCompile(`^"((?:EP|OW|MG|MB|RP|LV|FM|PS|PR|R)\d+)(?:"$|: )`)
-	for _, file := range []string{"sim_test.go", "simcheck_test.go", "simvote_test.go", "simreplica_test.go", "simback_test.go", "simops_test.go", "simmark_test.go", "simworld_test.go"} {
+	for _, file := range []string{"sim_test.go", "simcheck_test.go", "simvote_test.go", "simreplica_test.go", "simread_test.go", "simback_test.go", "simops_test.go", "simmark_test.go", "simworld_test.go"} {
 		tree, err := parser.ParseFile(gotoken.NewFileSet(), file, nil, 0)
 		require.NoError(t, err)
 		for _, d := range tree.Decls {

@@ -117,7 +117,7 @@ var bySchedule = map[mutant]bool{
 	mutNoStartWait: true, mutMoveUnopened: true, mutMoveAnyBefore: true, mutForceGives: true, mutFormServesOn: true, mutFormLow: true,
 	mutTakeAlive: true, mutEmptyStands: true, mutNoRank: true, mutMayGo: true, mutAckOld: true, mutAskingPaused: true,
 	mutStandsStill: true, mutStuckBack: true, mutBrokenSpeaks: true, mutHangsVotes: true, mutLockstep: true, mutGiverLost: true,
-	mutStaysPut: true, mutIdleSpare: true,
+	mutStaysPut: true, mutIdleSpare: true, mutShowsReplaced: true,
 }
 
 // driverTests are the tests that find the bugs that only the real drivers can have. Each

@@ -104,6 +104,21 @@ func copiesLog(what any) bool {
 	return ok && q.all != nil
 }
 
+// showsAtOnce reports whether a replica shows what it has of a slot that is written to.
+func (w *simWorld) showsAtOnce(r *simNode, slot Slot) bool {
+	return w.await(r.name()+" shows what it has", w.nt, func() bool {
+		w.readAtReplica(r, slot)
+		return w.ledger.reached["read at a replica"] > 0
+	})
+}
+
+// readFor has a client read a slot at a replica again and again.
+func (w *simWorld) readFor(d time.Duration, r *simNode, slot Slot) {
+	for end := w.now + d; w.now < end && len(w.fails) == 0; w.pass(5 * time.Millisecond) {
+		w.readAtReplica(r, slot)
+	}
+}
+
 // failOverTo is an operator's plain failover.
 func (w *simWorld) failOverTo(n *simNode, mode FailoverMode) {
 	w.logf("%s: FAILOVER %d", n.name(), mode)
@@ -182,6 +197,34 @@ func replicaSchedules() []*schedule {
 			}
 			if ok && r.store.values[9][0] != v {
 				w.fail("RP9", "%s has acknowledged what %s has not", p.name(), r.name())
+			}
+		}},
+		{"RP13: a replica that has not heard that a slot has left its shard does not show what was there", []mutant{mutShowsReplaced}, func(w *simWorld) {
+			c, p, rs := w.shard(0, 3, 3, 1, 5, 6)
+			r, a := rs[0], c.others[2]
+			if !w.showsAtOnce(r, 5) {
+				return
+			}
+			w.lose(func(f *simFlight, to *simNode) bool { return to == r && !kindOf(f, msgHeartbeat) })
+			p.do(func(s *state, now time.Duration) output { return s.handOff(now, 7, slotSet(5), a.core.self.Shard) })
+			w.await("the slot has a new owner", w.nt, func() bool { return a.servesAll(slotSet(5)) })
+			w.readFor(3*w.nt, r, 5)
+		}},
+		{"RP13: a replica that follows a primary which was replaced does not show what it has", []mutant{mutShowsReplaced}, func(w *simWorld) {
+			_, p, rs := w.shard(0, 3, 4, 2, 5, 6)
+			r, q := rs[0], rs[1]
+			if !w.showsAtOnce(r, 5) {
+				return
+			}
+			near := []*simNode{p, r} // they hear that the others live, and nothing else; the others do not hear them
+			w.lose(func(f *simFlight, to *simNode) bool {
+				from, inside := slices.Contains(near, w.nodes[f.node]), slices.Contains(near, to)
+				return from && !inside || inside && !from && !kindOf(f, msgHeartbeat)
+			})
+			w.await("the other replica leads", 4*w.nt, func() bool { return q.servesAll(slotSet(5)) && q.core.leaseHeld() })
+			w.readFor(3*w.nt, r, 5)
+			if r.core.role.primary != p.core.id || !r.core.majorityHeard() {
+				w.fail(notReached, "%s follows %s", r.name(), r.core.role.primary.short())
 			}
 		}},
 		{"a member is proposed when it has everything that was acknowledged before", []mutant{mutJoinBehind, mutGrowEarly}, func(w *simWorld) {

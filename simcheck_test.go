@@ -37,9 +37,10 @@ import (
 //	RP1  no strict write is lost            RP7  less wipes nobody
 //	RP2  a log is its primary's             RP8  losses are an end, bounded
 //	RP3  and goes on where it was           RP9  consent loses nothing
-//	RP4  one log, the same data             RP10 acknowledged: all in sync have it
+//	RP4  one log, the same data             RP10 acknowledged: all in sync have it, or all asked for
 //	RP5  no copy, no vote                   RP11 replicas follow primaries
 //	RP6  half a copy is none                RP12 an heir has the marks
+//	                                        RP13 nothing older than its bound is shown
 //
 //	R3   nobody stands whose primary is heard
 //	R7   a winner by force waits            R9   an answer: all who live know
@@ -84,6 +85,7 @@ type simLedger struct {
 	formed  map[uint64]ClusterID          // FM1: by deployment
 	met     map[simMetKey]bool            // MB1
 	said    map[simSaidKey]time.Duration  // MB1: when
+	had     map[simHadKey]simHad          // RP10: what members have had of a primary's log
 	reached map[string]int                // rare states, by name
 	entries uint64                        // appended to logs
 	log     map[simEntryKey]uint64        // RP2: which entry is where
@@ -182,7 +184,7 @@ func (l *simLedger) init() {
 	l.started, l.wiped = map[simEpochKey]bool{}, map[member]bool{}
 	l.said = map[simSaidKey]time.Duration{}
 	l.met, l.acked = map[simMetKey]bool{}, map[simEpochKey]uint64{}
-	l.reached = map[string]int{}
+	l.reached, l.had = map[string]int{}, map[simHadKey]simHad{}
 	l.places, l.sessions, l.goals = map[simSlotKey]simPlace{}, map[simSlotKey]uint32{}, map[simSlotMoveKey][]simGoal{}
 	l.log, l.won, l.wonLast, l.heirs = map[simEntryKey]uint64{}, map[simGiverKey]Epoch{}, map[simGiverKey]Epoch{}, map[simGiverKey]*simHeir{}
 	l.newestWon, l.seized = map[simGiverKey]simWon{}, map[simGiverKey]Epoch{}
@@ -351,7 +353,7 @@ func (w *simWorld) checkMG1(n *simNode, op simPending) {
 	k := simSlotKey{n.core.cluster, op.slot, op.key}
 	have := l.committed[k]
 	if l.loose[k] {
-		l.committed[k] = op.value
+		l.commit(k, op.value, w.now)
 		delete(l.loose, k)
 		return
 	}
@@ -361,7 +363,7 @@ func (w *simWorld) checkMG1(n *simNode, op simPending) {
 	}
 	switch {
 	case descends(op.value, have):
-		l.committed[k] = op.value
+		l.commit(k, op.value, w.now)
 	case !descends(have, op.value):
 		w.fail("MG1", "%v: %s shows %v at move %d, acknowledged is %v", k, n.name(), op.value.short(), op.move, have.short())
 	}
@@ -377,6 +379,14 @@ func (w *simWorld) keysOf(slot Slot) int {
 		return simKeys
 	}
 	return 1
+}
+
+// commit notes what has been acknowledged last of a key.
+func (l *simLedger) commit(k simSlotKey, v *simWrite, now time.Duration) {
+	l.committed[k] = v
+	if v != nil && v.acked == 0 {
+		v.acked = now
+	}
 }
 
 // loosen notes that what was acknowledged of a key may be gone: what is acknowledged

@@ -434,7 +434,7 @@ func (n *simNode) restore(m *simMigrate, replace bool, ours *simWrite) bool {
 	have := n.store.values[r.slot][m.key.key]
 	busy := have != nil && have != ours && !replace
 	if n.core.cluster != m.key.cluster || d.action != routeServe || q.serves || !q.leased || busy || !n.markSaved(r.slot) ||
-		n.core.serve.hold.Contains(r.slot) || !n.mayWrite() {
+		n.core.serve.hold.Contains(r.slot) || !n.mayWrite(0) {
 		return false
 	}
 	m.shard, m.epoch = n.core.self.Shard, n.core.lead.epoch

@@ -19,6 +19,9 @@ type simWrite struct {
 	prev *simWrite
 	at   time.Duration // when it was made
 	log  simEntryKey   // where it was appended; of no epoch where there was no log
+	// acked is when the first has heard of it who has heard of it as the newest; 0: nobody.
+	acked      time.Duration
+	everywhere bool // all members of its shard had it when it was acknowledged
 }
 
 // simKeys is how many keys a slot has at most. All but those that operators mark have
@@ -72,6 +75,7 @@ type simPending struct {
 	may      bool
 	offset   uint64 // of the log, that every member must have first
 	wrote    bool
+	want     int // replicas that the client wants for it
 	until    time.Duration
 	call     *linear.Op // where calls are recorded
 }
@@ -148,7 +152,10 @@ func (w *simWorld) runKey(n *simNode, r *simRequest, key uint8, asked bool) {
 	op := simPending{id: n.nextCmd, slot: slot, key: key, reign: c.serve.reign, move: c.table.slots.at(slot).move, epoch: c.reignEpoch,
 		unformed: c.cluster.IsZero(), session: r.session, asked: asked,
 		inv: w.ledger.committed[k], resets: w.ledger.resets[k]}
-	if op.wrote = r.write && n.mayWrite() && n.moving[k] == nil; op.wrote {
+	if r.write {
+		op.want = w.wants(n)
+	}
+	if op.wrote = r.write && n.mayWrite(op.want) && n.moving[k] == nil; op.wrote {
 		if asked {
 			n.imports(slot)
 		}
@@ -158,6 +165,8 @@ func (w *simWorld) runKey(n *simNode, r *simRequest, key uint8, asked bool) {
 			v.n = prev.n + 1
 		}
 		n.log(simEntry{kind: simPut, slot: slot, key: key, value: v})
+	} else {
+		op.want = 0
 	}
 	op.value = n.store.values[slot][key]
 	op.call = w.calls.begin(n, op)
@@ -196,7 +205,7 @@ func (w *simWorld) clientReply(n *simNode, op simPending) {
 		may = op.may && n.core.serve.reign == op.reign
 	}
 	may = may || w.wrong == wrongLease
-	if may && w.ack > 0 && w.wrong != wrongEarly && !op.unformed && (n.replica.log.committed() < op.offset || op.wrote && !n.mayWrite()) {
+	if may && n.owes(&op) {
 		if w.now < op.until { // nobody hears of it before the others have it
 			n.pending = append(n.pending, op)
 			w.schedule(simEvent{at: w.now + w.between(time.Millisecond, 4*time.Millisecond), kind: simReply, node: int32(n.index), run: n.run, op: op})
@@ -206,6 +215,10 @@ func (w *simWorld) clientReply(n *simNode, op simPending) {
 	if may {
 		if op.wrote {
 			w.ledger.writes++
+			w.waitFor(n, &op)
+		}
+		if op.want > 0 && !op.unformed {
+			w.checkRP10Asked(n, &op)
 		}
 		w.calls.end(op)
 		w.checkAck(n, op)
@@ -523,6 +536,9 @@ func (w *simWorld) drawFaults() {
 		f.diskHangs = 15 * w.nt
 	}
 	w.drawStrikes(rand.New(rand.NewPCG(w.seed, 0x4a8)))
+	w.drawReads()
+	w.drawAsks()
+	w.drawToAndFro()
 	w.drawMarks(rand.New(rand.NewPCG(w.seed, 0x4a9)))
 	w.sleeps = rand.New(rand.NewPCG(w.seed, 0x4aa))
 	if w.sleeps.Float64() < 0.15 {
@@ -567,6 +583,9 @@ func (w *simWorld) unleash() {
 		w.chooseMarked()
 		w.every(f.marks, w.someMark)
 	}
+	if w.toAndFro != nil {
+		w.everyBy(w.toAndFro, f.toAndFro, w.someToAndFro)
+	}
 	w.someSleep()
 	for _, n := range w.nodes {
 		w.every(f.crash, func() { w.someCrash(n) })
@@ -574,16 +593,19 @@ func (w *simWorld) unleash() {
 	}
 }
 
-func (w *simWorld) every(mean time.Duration, fn func()) {
+func (w *simWorld) every(mean time.Duration, fn func()) { w.everyBy(w.r, mean, fn) }
+
+// everyBy is every by another stream of chance.
+func (w *simWorld) everyBy(r *rand.Rand, mean time.Duration, fn func()) {
 	if mean == 0 {
 		return
 	}
-	w.after(w.mean(mean), func() {
+	w.after(time.Duration(r.ExpFloat64()*float64(mean)), func() {
 		if w.calm {
 			return
 		}
 		fn()
-		w.every(mean, fn)
+		w.everyBy(r, mean, fn)
 	})
 }
 

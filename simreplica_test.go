@@ -71,6 +71,7 @@ func (s *simStore) apply(e simEntry) {
 		maps.DeleteFunc(s.staged, func(_ simSlotMove, d simStaged) bool { return d.job == e.job })
 	case simDrop:
 		delete(s.values, e.slot)
+		delete(s.moves, e.slot)
 		delete(s.imported, e.slot)
 	}
 }
@@ -113,6 +114,11 @@ type simReplica struct {
 	moved   map[incarnate]time.Duration // when a member that is waited for got further last, or had everything
 	half    bool                        // the store is half a copy: RP6
 	copying *simPull                    // what is taking the place of the store's
+	follows simFollows                  // whom it follows
+	caught  time.Duration               // as heldCopy
+	asOf    time.Duration               // the same
+	heard   map[NodeID]simHeard         // what replicas have said
+	heardIn Epoch                       // in which epoch
 	busy    time.Duration               // when it led nothing last, or had a RECORD under way: one set is proposed at a time
 }
 
@@ -131,6 +137,7 @@ func (n *simNode) bootReplica() {
 		*r = simReplica{inc: n.w.r.Uint64() | 1}
 	}
 	r.log.follow()
+	r.follows, r.caught, r.asOf, r.heard, r.heardIn = simFollows{}, 0, 0, nil, Epoch{}
 	r.version, r.waiting, r.due, r.commits, r.says, r.copying = 0, false, false, nil, nil, nil
 	r.last, r.moved = map[Slot]uint64{}, map[incarnate]time.Duration{}
 }
@@ -184,9 +191,17 @@ func (n *simNode) keep(e simEntry) {
 	}
 }
 
-// mayWrite reports whether enough members are in sync.
-func (n *simNode) mayWrite() bool {
-	return n.core.cluster.IsZero() || n.core.role.peers >= n.w.ack
+// mayWrite reports whether enough members are in sync for a write that wants so many.
+func (n *simNode) mayWrite(want int) bool {
+	return n.core.cluster.IsZero() || n.core.role.peers >= max(n.w.ack, want)
+}
+
+// owes reports whether a reply waits for replicas still.
+func (n *simNode) owes(op *simPending) bool {
+	if n.w.ack == 0 && op.want == 0 || op.unformed || n.w.wrong == wrongEarly {
+		return false
+	}
+	return !n.replica.log.enough(op.offset, n.w.ack > 0, op.want, n.haveFor(op.offset, op.want)) || op.wrote && !n.mayWrite(0)
 }
 
 // seen is the offset of what a request on a slot has seen.
@@ -230,6 +245,9 @@ func (n *simNode) followRole() {
 		return
 	}
 	r.version = c.role.version
+	if f := (simFollows{c.role.shard, c.role.primary}); f != r.follows {
+		r.follows, r.caught, r.asOf = f, 0, 0
+	}
 	if q := r.copying; q != nil && (r.shard != c.role.shard || q.following != c.role.primary) {
 		r.copying = nil
 	}
@@ -297,6 +315,7 @@ type simPull struct {
 	past    history
 	end     uint64
 	whole   bool
+	sent    time.Duration // by the replica's clock
 
 	epoch   Epoch
 	entries []simEntry
@@ -304,6 +323,7 @@ type simPull struct {
 	lastID  uint64    // the last entry in it
 	newPast history
 	newEnd  uint64
+	news    logNews
 	more    bool
 
 	following NodeID // whom the replica followed when all began to take the place of what it had
@@ -317,7 +337,7 @@ func (n *simNode) ask() {
 	r.asked++
 	r.waiting = true
 	q := &simPull{from: n, run: n.run, asked: r.asked, shard: c.role.shard, primary: c.role.primary,
-		past: slices.Clone(r.log.past), end: r.log.end, whole: r.copy}
+		past: slices.Clone(r.log.past), end: r.log.end, whole: r.copy, sent: n.local()}
 	w.after(w.nt/5, func() { // no answer: ask again
 		if n.up && n.run == q.run && r.asked == q.asked && r.waiting {
 			r.waiting = false
@@ -388,6 +408,7 @@ func (n *simNode) answer(q *simPull) {
 		to := min(r.log.end, from+simBatch)
 		q.entries = slices.Clone(r.entries[from-base : to-base])
 		q.newPast, q.newEnd, q.more = r.log.past.upTo(to), to, to < r.log.end
+		q.news = n.newsFor(q)
 		m := incarnate{q.from.core.id, q.from.core.self.Store}
 		if r.log.end-from <= simBatch {
 			n.do(func(s *state, now time.Duration) output { return s.nearlyInSync(now, m, from) })
@@ -471,6 +492,10 @@ func (n *simNode) take(q *simPull) {
 		}
 	}
 	r.log.take(q.newPast, q.newEnd)
+	if !late {
+		n.noteNews(q.newEnd, &q.news)
+	}
+	w.noteHad(n, q.shard, q.epoch, q.newEnd)
 	w.checkRP4(n, q)
 	n.sayHave(q.primary, q.epoch, incarnate{c.id, c.self.Store}, q.newEnd)
 	if q.more {
@@ -503,7 +528,7 @@ func (n *simNode) replace(q *simPull) {
 		r.forgetLog()
 	}
 	q.following = n.core.role.primary
-	r.copying, r.half = q, true
+	r.copying, r.half, r.caught, r.asOf = q, true, 0, 0
 	if slots := sortedKeys(q.all.values); len(slots) > 0 {
 		n.store.takeUpTo(slots[w.r.IntN(len(slots))], q.all)
 	}
@@ -530,6 +555,7 @@ func (n *simNode) replace(q *simPull) {
 		n.store = q.all.clone()
 		r.entries, r.lastID = nil, q.lastID
 		r.log.take(q.newPast, q.newEnd)
+		w.noteHad(n, q.shard, q.epoch, q.newEnd)
 		n.do(func(s *state, now time.Duration) (out output) {
 			out, ok = s.hasReplaced(now, inc, q.all.marks)
 			return out
@@ -560,7 +586,7 @@ func (s *simStore) takeUpTo(border Slot, from *simStore) {
 
 // sayHave acknowledges, once what this replica has promised is saved.
 func (n *simNode) sayHave(primary NodeID, e Epoch, m incarnate, end uint64) {
-	n.replica.says = append(n.replica.says, simSay{n.core.saveSeq, primary, e, m, end})
+	n.replica.says = append(n.replica.says, simSay{n.core.saveSeq, primary, e, m, end, 0})
 	n.say()
 }
 
@@ -571,6 +597,7 @@ type simSay struct {
 	epoch   Epoch
 	member  incarnate
 	end     uint64
+	at      time.Duration // when it is sent
 }
 
 // say sends the acknowledgements whose save has completed.
@@ -579,12 +606,14 @@ func (n *simNode) say() {
 	i := 0
 	for ; i < len(r.says) && r.says[i].after <= n.core.savedSeq; i++ {
 		s := r.says[i]
+		s.at = w.now
 		w.carry(n, w.nodeOf(s.primary), s, func(p *simNode) {
 			if p.replica.log.leads(s.epoch) {
 				if s.end > p.replica.log.acks[s.member] {
 					p.replica.moved[s.member] = w.now
 				}
 				p.replica.log.acked(s.member, s.end)
+				p.replica.noteHeard(&s, w.now, w.nt)
 				p.tellCaughtUp()
 			}
 		})
@@ -877,6 +906,7 @@ func (w *simWorld) noteLost(n *simNode, from NodeID) {
 			}
 			if !named && !heir.named && !w.ledger.many.Contains(slot) { // a key that goes and comes has no place in one log
 				w.checkRP8(n, k, was, has[key])
+				w.checkRP1Asked(n, k, was, has[key])
 			}
 			l.reach("lost for lag")
 			l.loosen(k)

@@ -132,6 +132,7 @@ type simFaults struct {
 	sleep        time.Duration // mean time between machines that sleep
 	imposes      time.Duration // mean time between voters that are imposed on one side of a partition
 	marks        time.Duration // mean time between commands of who moves a slot key by key
+	toAndFro     time.Duration // mean time between operators who fail a shard over to and fro
 }
 
 type simNode struct {
@@ -270,21 +271,25 @@ type simWorld struct {
 	r      *rand.Rand
 	aside  *rand.Rand // for what the seeds should not change by
 	sleeps *rand.Rand // for the sleep of machines
-	nt     time.Duration
-	now    time.Duration
-	seq    uint64
-	queue  simQueue
-	nodes  []*simNode
-	at     map[string]*simNode // by address
-	addrs  int
-	cut    func(from, to *simNode) bool
-	faults simFaults
-	drawn  simFaults // of the seed
-	hash   uint64
-	exact  *valueWriter // where the hash takes in all that frames say: encodes them
-	frame  []byte
-	steps  uint64
-	bytes  bool // count the frames of each node, and their bytes
+	reads  *rand.Rand // for reads at replicas; nil: there are none
+	asks   *rand.Rand // for writes that want replicas; nil: there are none
+	// toAndFro is for operators who fail over to and fro; nil: nobody does.
+	toAndFro *rand.Rand
+	nt       time.Duration
+	now      time.Duration
+	seq      uint64
+	queue    simQueue
+	nodes    []*simNode
+	at       map[string]*simNode // by address
+	addrs    int
+	cut      func(from, to *simNode) bool
+	faults   simFaults
+	drawn    simFaults // of the seed
+	hash     uint64
+	exact    *valueWriter // where the hash takes in all that frames say: encodes them
+	frame    []byte
+	steps    uint64
+	bytes    bool // count the frames of each node, and their bytes
 
 	ledger    simLedger
 	fails     []string
@@ -873,6 +878,9 @@ func (w *simWorld) step(e simEvent) {
 		n.savedOne()
 	case simOp:
 		w.clientOp(n)
+		if n.core != nil {
+			w.replicaOp(n)
+		}
 		w.schedule(simEvent{at: w.now + w.faults.opsEvery, kind: simOp, node: e.node, run: e.run})
 	case simReply:
 		w.clientReply(n, e.op)
