@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/slotmesh/slotmesh/internal/racing"
+	"github.com/slotmesh/slotmesh/transport"
 	"github.com/stretchr/testify/require"
 )
 
@@ -210,4 +213,88 @@ func TestAClientMayWantReplicasForItsWrites(t *testing.T) {
 		require.ErrorAs(t, err, &op, "nobody has it: %v", err)
 		require.Equal(t, Unknown, op.Outcome)
 	})
+}
+
+// holders counts the nodes besides the primary whose stores have a key.
+func holders(t *testing.T, key string, nodes ...*node) (k int) {
+	t.Helper()
+	for _, n := range nodes {
+		_, found, err := n.cfg.Store.Get(uint16(KeySlot(key)), key, "")
+		require.NoError(t, err)
+		if found {
+			k++
+		}
+	}
+	return k
+}
+
+// The rule which replicas are counted is the driver's: those that are attached and have
+// acknowledged, in this reign. So it is put under faults here: whatever connections do,
+// no more are counted than have what was written, and what is acknowledged to a call that
+// wants replicas, so many have.
+func TestNoMoreReplicasAreCountedThanHaveWhatWasWritten(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(racing.Fewer(4, 1)) {
+		synctest.Test(t, func(t *testing.T) {
+			nodes, f := formShardOn(t, 3, Config{Backlog: 2000})
+			a, replicas := nodes[0], nodes[1:]
+			until(t, driverNT, "all in sync", func() bool { return len(a.Status().Replication.InSync) == 3 })
+			rnd := rand.New(rand.NewPCG(seed, 12))
+			counted, refused, late, asked := 0, 0, 0, 0
+			for i := range racing.Fewer(300, 100) {
+				r := replicas[rnd.IntN(len(replicas))]
+				from, to := a.addr[:1], r.addr[:1]
+				if rnd.IntN(2) == 0 {
+					from, to = to, from
+				}
+				switch rnd.IntN(8) {
+				case 0:
+					f.Set(from, to, transport.Link{Stall: true})
+				case 1:
+					f.Set(from, to, transport.Link{Delay: time.Duration(rnd.Int64N(int64(driverNT / 4)))})
+				case 2:
+					f.Reset(from, to)
+				case 3:
+					f.Cut(from, to)
+				case 4:
+					f.Heal()
+				}
+				key, value := fmt.Sprint("key", i), make([]byte, rnd.IntN(200))
+				want := 1 + rnd.IntN(2)
+				c := a.Client()
+				if rnd.IntN(2) == 0 {
+					c = c.WithAckReplicas(want)
+					asked++
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), driverNT/8)
+				err := c.Set(ctx, key, value)
+				have, waited := 0, error(nil)
+				if err == nil && c.acks == 0 {
+					have, waited = c.Wait(ctx, want)
+				}
+				cancel()
+				is := holders(t, key, replicas...)
+				switch {
+				case errors.Is(err, ErrNoReplicas):
+					refused++
+					require.Zero(t, is, "%s was refused", key)
+				case err != nil:
+					late++
+				case c.acks > 0:
+					require.GreaterOrEqual(t, is, want, "%s was acknowledged to who wants so many", key)
+				default:
+					require.LessOrEqual(t, have, is, "%s: so many are said to have it", key)
+					if waited == nil {
+						require.GreaterOrEqual(t, have, want, key)
+						counted++
+					}
+				}
+				time.Sleep(time.Duration(rnd.Int64N(int64(driverNT / 20))))
+			}
+			t.Logf("seed %d: %d waits told, %d of %d calls that want replicas refused, %d not answered in time", seed, counted, refused, asked, late)
+			require.Positive(t, counted)
+			require.Positive(t, late)
+			f.Heal()
+		})
+	}
 }
