@@ -1,6 +1,7 @@
 package slotmesh
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -15,12 +16,20 @@ import (
 // moment, some of the voters among them.
 const manyPrimaries, manyDying = 100, 49
 
+// eachMany runs a test for every seed of such a cluster.
+func eachMany(t *testing.T, test func(t *testing.T, seed uint64)) {
+	racing.OneGoroutine(t)
+	t.Parallel()
+	for seed := *simFirst; seed < *simFirst+*simMany; seed++ {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { test(t, seed) })
+	}
+}
+
 // manyShards is a world of a hundred strict shards with a replica each, all of them in
 // sync, and nine voters, all of them primaries.
-func manyShards(t *testing.T) *simWorld {
+func manyShards(t *testing.T, seed uint64) *simWorld {
 	t.Helper()
-	racing.OneGoroutine(t)
-	w := newSimWorld(1)
+	w := newSimWorld(seed)
 	w.ack, w.unchecked, w.stopAt = 1, true, true
 	w.faults.opsEvery, w.faults.backlog = 100*time.Millisecond, 1000
 	w.ledger.hot = oneOfEachShare(manyPrimaries)
@@ -88,9 +97,10 @@ func (w *simWorld) killMany(t *testing.T, voters int) (dead []*simNode, ids []No
 // voters. Their replicas take over within the bound, and the dead voters are replaced.
 // O49: in valkey-io/valkey#2181 and redis/redis#3770 some of the shards never got a primary
 // again: their elections disturbed each other, for an epoch had one vote for all.
-func TestHalfOfThePrimariesDieAtOnce(t *testing.T) {
-	t.Parallel()
-	w := manyShards(t)
+func TestHalfOfThePrimariesDieAtOnce(t *testing.T) { eachMany(t, halfDie) }
+
+func halfDie(t *testing.T, seed uint64) {
+	w := manyShards(t, seed)
 	dead, ids := w.killMany(t, maxVotersDefault/2)
 	took := w.untilServed(dead, manyPrimaries, 3*w.nt)
 	require.Empty(t, w.fails)
@@ -106,9 +116,10 @@ func TestHalfOfThePrimariesDieAtOnce(t *testing.T) {
 // the dead. Nothing is acknowledged, and everybody says why, until an operator imposes
 // voters. Then every slot is served, and has what had been acknowledged: each shard has a
 // live member that was in sync.
-func TestHalfOfThePrimariesDieWithMostVoters(t *testing.T) {
-	t.Parallel()
-	w := manyShards(t)
+func TestHalfOfThePrimariesDieWithMostVoters(t *testing.T) { eachMany(t, halfDieWithMostVoters) }
+
+func halfDieWithMostVoters(t *testing.T, seed uint64) {
+	w := manyShards(t, seed)
 	require.True(t, w.await("every shard has something to lose", 20*w.nt, func() bool {
 		return !slices.ContainsFunc(w.ledger.hot, func(slot Slot) bool { return w.ledger.committed[simSlotKey{w.nodes[0].core.cluster, slot, 0}] == nil })
 	}))

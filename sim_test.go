@@ -18,6 +18,7 @@ var (
 	simFirst    = flag.Uint64("sim.seed", 1, "the first of them")
 	simDuration = flag.Duration("sim.duration", time.Minute, "simulated time of a seed")
 	simNodes    = flag.Int("sim.nodes", 6, "nodes of a seed")
+	simMany     = flag.Uint64("sim.many", 1, "seeds of the tests in which half of the primaries of 200 nodes die")
 	simTail     = flag.Int("sim.tail", 400, "lines of the trace that a failing seed prints")
 )
 
