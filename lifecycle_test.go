@@ -49,8 +49,7 @@ func lifeCalls() []lifeCall {
 			if err := s.Execute(ctx, &Request{Keys: []string{key}, Later: true}, nothing); err != nil {
 				return err
 			}
-			_, err := s.Settle(ctx)
-			return err
+			return s.Settle(ctx, nil)
 		}, opError, ErrClusterDown},
 		{"Node.CountKeys", func(_ context.Context, n *node) error { _, err := n.CountKeys(7); return err }, plainError, nil},
 		{"Node.CountExpiring", func(_ context.Context, n *node) error { _, err := n.CountExpiring(7); return err }, plainError, nil},
@@ -96,7 +95,7 @@ func lifeCalls() []lifeCall {
 // withoutError are the methods that cannot fail; their own test lines are in
 // TestEveryMethodSaysThatTheNodeIsClosed.
 const withoutError = "Node.ID Node.Addr Node.Table Node.Client Node.Session Node.Subscribe Node.SubscribeSharded Node.Watch Node.Admin Node.Events " +
-	"Node.Status Node.Close Client.Stats Client.WithAckReplicas Session.Wait Session.Owed"
+	"Node.Status Node.Close Client.Stats Client.WithAckReplicas Session.Wait Session.Owed Session.OnWait"
 
 func TestEveryMethodIsAmongThoseThatAreTestedHere(t *testing.T) {
 	tested := strings.Fields(withoutError)

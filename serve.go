@@ -119,19 +119,15 @@ const (
 // errWouldWait: the request needs more patience than it may have.
 var errWouldWait = errors.New("slotmesh: would wait")
 
-// stay is a request's wait in all.
+// stay is the wait at holds, in all, of a request, or of requests that came together.
 type stay struct {
 	patience
-	since time.Time // zero: has not waited yet
+	waited time.Duration
+	begins func() // called before each wait; nil: nobody wants to know
 }
 
 // left is how much longer it may wait at a hold.
-func (s *stay) left(limit time.Duration) time.Duration {
-	if s.since.IsZero() {
-		s.since = time.Now()
-	}
-	return limit - time.Since(s.since)
-}
+func (s *stay) left(limit time.Duration) time.Duration { return limit - s.waited }
 
 // leaseView is the lease as requests see it.
 type leaseView struct {
@@ -220,7 +216,8 @@ type Request struct {
 	AckReplicas int
 	// Later is for a Session, which answers many requests at once: the call returns
 	// when the request has run, without waiting for replicas, and what it returns is
-	// told to nobody before Session.Settle has waited for all of them together.
+	// told to nobody before Session.Settle has waited for all of them together, and
+	// looked whether this node may still acknowledge them.
 	Later bool
 
 	unwatched bool     // nobody waits for the reply: it need not be acknowledged by anybody
@@ -370,7 +367,13 @@ func (e *engine) await(ctx context.Context, slot Slot, h *hold, s *stay) error {
 		return fmt.Errorf("%w: %d requests wait already", ErrTryAgain, waitersMax)
 	}
 	defer e.waiters.Add(-1)
-	t := time.NewTimer(s.left(h.limit))
+	left := s.left(h.limit)
+	if s.begins != nil && left > 0 {
+		s.begins()
+	}
+	began := time.Now()
+	defer func() { s.waited += time.Since(began) }()
+	t := time.NewTimer(left)
 	defer t.Stop()
 	select {
 	case <-h.over:
@@ -443,9 +446,9 @@ func (e *engine) get(ctx context.Context, slot Slot, key string, wait patience) 
 // owed is what a reply waits for once its request has run, outside the lock of the
 // slot: members that must have what it has written, or seen.
 type owed struct {
-	cell  *slotCell // nil: nothing
+	cell  *slotCell // nil: it waits for nobody
 	turn  uint32
-	lease *leaseView
+	lease *leaseView // under which it ran; nil: it needs none
 	mark  logMark
 	n     int // members that must have it besides those in sync
 	slot  Slot
@@ -454,7 +457,12 @@ type owed struct {
 
 // settleOwed waits until a reply may leave: it is decided then whether it may.
 func (e *engine) settleOwed(ctx context.Context, slot Slot, o *owed, wait patience) error {
-	limit := e.timeout
+	return e.settleWithin(ctx, slot, o, wait, e.timeout)
+}
+
+// settleWithin is settleOwed with a limit. At the end of that it is seen once more
+// whether nothing is to be waited for.
+func (e *engine) settleWithin(ctx context.Context, slot Slot, o *owed, wait patience, limit time.Duration) error {
 	if wait == waitNot {
 		limit = 0
 	}
@@ -509,7 +517,8 @@ func (e *engine) mayCall(ctx context.Context) error {
 // executeAt is execute for a request whose slot is known.
 func (e *engine) executeAt(ctx context.Context, slot Slot, tx *Tx, r *Request, f func(*Tx) error, wait patience) (ran bool, err error) {
 	var o owed
-	if ran, err = e.runAt(ctx, slot, tx, r, f, wait, &o); o.cell != nil {
+	s := stay{patience: wait}
+	if ran, err = e.runAt(ctx, slot, tx, r, f, &s, &o); o.cell != nil {
 		if late := e.settleOwed(ctx, slot, &o, wait); late != nil {
 			return o.ran, late
 		}
@@ -518,31 +527,30 @@ func (e *engine) executeAt(ctx context.Context, slot Slot, tx *Tx, r *Request, f
 }
 
 // runAt is executeAt, but for what the reply waits for then.
-func (e *engine) runAt(ctx context.Context, slot Slot, tx *Tx, r *Request, f func(*Tx) error, wait patience, o *owed) (ran bool, err error) {
+func (e *engine) runAt(ctx context.Context, slot Slot, tx *Tx, r *Request, f func(*Tx) error, s *stay, o *owed) (ran bool, err error) {
 	if err := e.mayCall(ctx); err != nil {
 		return false, err
 	}
 	if f == nil {
 		return false, fmt.Errorf("%w: a nil function, expected one to run at the slot", ErrInvalid)
 	}
-	s := stay{patience: wait}
-	if wait == waitNot && e.repl.needs(r) > 0 {
+	if s.patience == waitNot && e.repl.needs(r) > 0 {
 		return false, errWouldWait // for the replicas, once it has run
 	}
 	for {
 		var h *hold
 		if c := e.cell(slot); c != nil {
 			var done bool
-			if done, ran, h, err = e.try(ctx, c, slot, tx, r, f, wait, o); done {
+			if done, ran, h, err = e.try(ctx, c, slot, tx, r, f, s.patience, o); done {
 				return ran, err
 			}
 			if h == nil && e.fromReplica(slot, r) {
-				if done, err = e.tryReplica(ctx, c, slot, tx, r, f, wait); done {
+				if done, err = e.tryReplica(ctx, c, slot, tx, r, f, s.patience); done {
 					return err == nil, err
 				}
 			}
 		}
-		if err := e.notServed(ctx, slot, r, h, &s); err != nil {
+		if err := e.notServed(ctx, slot, r, h, s); err != nil {
 			return false, err
 		}
 	}
@@ -617,8 +625,12 @@ func (e *engine) try(ctx context.Context, c *slotCell, slot Slot, tx *Tx, r *Req
 	if r.needsLease() && !e.held(l) || c.turn.Load() != turn {
 		return true, ran, nil, leaseOver(slot) // an error, too, tells of what another node may have changed
 	}
-	if needs > 0 && r.needsLease() {
+	switch {
+	case !r.needsLease():
+	case needs > 0:
 		*o = owed{cell: c, turn: turn, lease: l, mark: e.repl.seen(c), n: r.AckReplicas, slot: slot, ran: ran}
+	case r.Later:
+		*o = owed{lease: l, slot: slot, ran: ran}
 	}
 	return true, ran || err == nil, nil, err
 }

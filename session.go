@@ -1,25 +1,39 @@
 package slotmesh
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // Session runs requests one after the other, as [Node.Execute] does, in memory
 // that it uses again: a request that is served costs no allocation of its own.
 // It is for a front that answers a connection; make one per connection. It needs
 // no closing.
 //
+// Requests with Later belong together until the next Settle: what one of them waits at
+// slots that are on hold the others, and what else the session runs between them, wait
+// less. So requests that came together are answered as soon as one alone may be.
+//
 // A Session is used by one goroutine at a time.
 type Session struct {
-	n    *node
-	tx   Tx
-	busy bool
-	last logMark // after the last request that has written
-	owes []owed  // by requests that were run with Later
+	n     *node
+	tx    Tx
+	busy  bool
+	last  logMark       // after the last request that has written
+	owes  []owed        // by requests that were run with Later
+	batch bool          // one has been, since the last Settle
+	stay  stay          // of the requests of the batch
+	late  time.Duration // that others of the batch have waited for replicas
 }
 
-const sessionOwesMax = 4096 // requests with Later; at the bound one more waits by itself
+const sessionOwesMax = 8192 // requests with Later; at the bound one more waits by itself
 
 // Session implements Node.
-func (n *node) Session() *Session { return &Session{n: n} }
+func (n *node) Session() *Session { return &Session{n: n, stay: stay{patience: waitHold}} }
+
+// OnWait has f called before a request waits at a slot that is on hold, by the
+// goroutine that runs it: f may call Settle, and answer what has run before.
+func (s *Session) OnWait(f func()) { s.stay.begins = f }
 
 // Execute is [Node.Execute]. The request is read during the call only; its Name
 // may be empty. The Tx is valid until f returns, and used again for the next
@@ -29,13 +43,7 @@ func (s *Session) Execute(ctx context.Context, r *Request, f func(*Tx) error) er
 		return s.n.opError(r, false, ErrInTx)
 	}
 	s.busy = true
-	var ran bool
-	var err error
-	if r.Later && len(s.owes) < sessionOwesMax {
-		ran, err = s.runLater(ctx, r, f)
-	} else {
-		ran, err = s.n.engine.execute(ctx, &s.tx, r, f, waitHold)
-	}
+	ran, err := s.run(ctx, r, f)
 	s.busy = false
 	if ran && !r.ReadOnly && s.n.repl.keeping.Load() {
 		s.last = s.n.repl.end()
@@ -46,39 +54,89 @@ func (s *Session) Execute(ctx context.Context, r *Request, f func(*Tx) error) er
 	return nil
 }
 
-func (s *Session) runLater(ctx context.Context, r *Request, f func(*Tx) error) (ran bool, err error) {
-	slot, err := r.slot(s.n.engine.maxKey)
+func (s *Session) run(ctx context.Context, r *Request, f func(*Tx) error) (ran bool, err error) {
+	e := &s.n.engine
+	slot, err := r.slot(e.maxKey)
 	if err != nil {
 		return false, err
 	}
+	later := r.Later && len(s.owes) < sessionOwesMax
+	if !s.batch {
+		s.batch, s.stay.waited, s.late = later, 0, 0
+	}
 	var o owed
-	if ran, err = s.n.engine.runAt(ctx, slot, &s.tx, r, f, waitHold, &o); o.cell != nil {
+	ran, err = e.runAt(ctx, slot, &s.tx, r, f, &s.stay, &o)
+	switch {
+	case later && o.lease != nil:
 		s.owes = append(s.owes, o)
+	case o.cell != nil:
+		began := time.Now()
+		late := e.settleWithin(ctx, slot, &o, waitHold, e.timeout-s.late)
+		if s.late += time.Since(began); late != nil {
+			return o.ran, late
+		}
 	}
 	return ran, err
 }
 
-// Owed is how many requests with Later wait for Settle: those of a node whose
-// replies wait for replicas, and since the last Settle.
+// Owed is how many requests with Later have run since the last Settle, but for those
+// that may be answered by whoever is asked, as a replica.
 func (s *Session) Owed() int { return len(s.owes) }
 
-// Settle waits until the replicas have what the requests with Later have written,
-// and seen. It returns how many of the Owed ones, in their order, may be answered
-// as their calls have returned; err says why the next one may not, nor any after
-// it: it is an *OpError, with Outcome Unknown where the request has written. Then
+// Settle decides which of the Owed requests may be answered as their calls have
+// returned. Where replies wait for replicas these must have what the request has written,
+// and seen; and this node must hold its lease still, in the reign in which it ran. It
+// waits a NodeTimeout at most, for all together.
+//
+// For each that may not be answered so failed is called, unless it is nil, with its place
+// among them, in their order, and with what is to be answered: an *OpError, with Outcome
+// Unknown where the request has written. Settle returns the first of these errors. Then
 // nothing is owed any more.
-func (s *Session) Settle(ctx context.Context) (settled int, err error) {
+func (s *Session) Settle(ctx context.Context, failed func(i int, err error)) (first error) {
+	var until time.Time
+	var held *leaseView // has been looked at, and nobody was waited for since
 	for i := range s.owes {
 		o := &s.owes[i]
-		if err = s.n.engine.settleOwed(ctx, o.slot, o, waitHold); err != nil {
-			err = &OpError{Op: "settle", Slot: o.slot, Node: s.n.ID(), Outcome: outcomeOf(o.ran), Err: err}
-			break
+		if o.cell == nil && o.lease == held {
+			continue
 		}
-		settled++
+		err := s.settleOne(ctx, o, &until)
+		if held = nil; err == nil {
+			if o.cell == nil {
+				held = o.lease
+			}
+			continue
+		}
+		err = &OpError{Op: "settle", Slot: o.slot, Node: s.n.ID(), Outcome: outcomeOf(o.ran), Err: err}
+		if first == nil {
+			first = err
+		}
+		if failed != nil {
+			failed(i, err)
+		}
 	}
 	clear(s.owes)
 	s.owes = s.owes[:0]
-	return settled, err
+	if !s.busy {
+		s.batch, s.stay.waited, s.late = false, 0, 0
+	}
+	return first
+}
+
+// settleOne is Settle for one request. until is the end of the time for all of them,
+// which begins with the first that may have to wait.
+func (s *Session) settleOne(ctx context.Context, o *owed, until *time.Time) error {
+	if o.cell == nil {
+		if !s.n.engine.held(o.lease) {
+			return leaseOver(o.slot)
+		}
+		return nil
+	}
+	now := time.Now()
+	if until.IsZero() {
+		*until = now.Add(s.n.cfg.NodeTimeout)
+	}
+	return s.n.engine.settleWithin(ctx, o.slot, o, waitHold, until.Sub(now))
 }
 
 // Wait waits until so many members besides the primary have all that this session

@@ -274,21 +274,111 @@ func TestASessionSettlesManyRequestsTogether(t *testing.T) {
 		}
 		require.Equal(t, 200, s.Owed())
 		require.Zero(t, time.Since(began))
-		settled, err := s.Settle(t.Context())
-		require.NoError(t, err)
-		require.Equal(t, 200, settled)
+		require.NoError(t, s.Settle(t.Context(), nil))
 		require.Zero(t, s.Owed())
 		require.Less(t, time.Since(began), 100*time.Millisecond)
 
 		require.NoError(t, s.Execute(t.Context(), &Request{Keys: []string{"x"}, Later: true}, func(tx *Tx) error { return tx.Put("x", nil) }))
-		_, err = s.Settle(t.Context())
-		require.NoError(t, err)
+		require.NoError(t, s.Settle(t.Context(), nil))
 		f.Partition([]string{a.addr[:1]}, []string{nodes[1].addr[:1], nodes[2].addr[:1]})
 		require.NoError(t, s.Execute(t.Context(), &Request{Keys: []string{"y"}, Later: true}, func(tx *Tx) error { return tx.Put("y", nil) }))
-		settled, err = s.Settle(t.Context())
+		require.NoError(t, s.Execute(t.Context(), &Request{Keys: []string{"y"}, ReadOnly: true, Later: true}, func(tx *Tx) error { return nil }))
+		require.NoError(t, s.Execute(t.Context(), &Request{Keys: []string{"z"}, Later: true}, func(tx *Tx) error { return tx.Put("z", nil) }))
+		began = time.Now()
+		outcomes := map[int]Outcome{}
+		err := s.Settle(t.Context(), func(i int, err error) {
+			var op *OpError
+			require.ErrorAs(t, err, &op)
+			require.ErrorIs(t, err, ErrClusterDown)
+			outcomes[i] = op.Outcome
+		})
+		require.LessOrEqual(t, time.Since(began), driverNT, "for all of them together")
+		require.Equal(t, map[int]Outcome{0: Unknown, 1: NotExecuted, 2: Unknown}, outcomes, "each of them")
 		var op *OpError
 		require.ErrorAs(t, err, &op)
-		require.Equal(t, Unknown, op.Outcome)
-		require.Zero(t, settled)
+		require.Equal(t, Unknown, op.Outcome, "the first")
+		require.Zero(t, s.Owed())
+	})
+}
+
+// What has run is not acknowledged once the lease is over, also where nobody waits for
+// replicas: somebody else may lead by then.
+func TestASessionSettlesNothingWithoutALease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		nodes, f := formShardOn(t, 3, Config{})
+		a := nodes[0]
+		s := a.Session()
+		run := func() {
+			for _, r := range []Request{{}, {ReadOnly: true}, {ReadOnly: true, Stale: true}} {
+				r.Keys, r.Later = []string{"x"}, true
+				require.NoError(t, s.Execute(t.Context(), &r, func(tx *Tx) error {
+					if r.ReadOnly {
+						return nil
+					}
+					return tx.Put("x", nil)
+				}))
+			}
+			require.Equal(t, 2, s.Owed(), "who takes old data may have it")
+		}
+		run()
+		time.Sleep(4 * driverNT) // the lease goes on
+		require.NoError(t, s.Settle(t.Context(), nil))
+		run()
+		f.Partition([]string{a.addr[:1]}, []string{nodes[1].addr[:1], nodes[2].addr[:1]})
+		time.Sleep(2 * driverNT)
+		began := time.Now()
+		var outcomes []Outcome
+		require.ErrorIs(t, s.Settle(t.Context(), func(_ int, err error) {
+			var op *OpError
+			require.ErrorAs(t, err, &op)
+			outcomes = append(outcomes, op.Outcome)
+		}), ErrClusterDown)
+		require.Equal(t, []Outcome{Unknown, NotExecuted}, outcomes)
+		require.Zero(t, time.Since(began))
+		f.Heal()
+		leaderOf(t, 4*driverNT, nodes...)
+		require.NoError(t, s.Settle(t.Context(), nil), "nothing is owed any more")
+	})
+}
+
+// Requests that came together wait at slots on hold as long as one of them may, and what
+// has run before may be answered first.
+func TestRequestsThatCameTogetherWaitTogether(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := formShard(t, 3, Config{})[0]
+		slot := KeySlot("x")
+		h := &hold{over: make(chan struct{}), limit: driverNT}
+		held := oneSlotSet(slot)
+		s, waits := a.Session(), 0
+		s.OnWait(func() {
+			waits++
+			require.NoError(t, s.Settle(t.Context(), nil))
+		})
+		run := func(later bool) error {
+			return s.Execute(t.Context(), &Request{Keys: []string{"x"}, Later: later}, func(tx *Tx) error { return tx.Put("x", nil) })
+		}
+		require.NoError(t, run(true))
+		a.engine.setGate(&held, &gate{h})
+		began := time.Now()
+		for i := range 20 {
+			require.ErrorIs(t, run(i%3 > 0), ErrClusterDown)
+		}
+		require.Equal(t, driverNT, time.Since(began))
+		require.Equal(t, 1, waits)
+		require.Zero(t, s.Owed(), "of what has run before")
+		require.NoError(t, s.Settle(t.Context(), nil))
+		began = time.Now()
+		for range 2 {
+			require.ErrorIs(t, run(false), ErrClusterDown)
+		}
+		require.Equal(t, 2*driverNT, time.Since(began), "those did not come together")
+		require.Equal(t, 3, waits)
+		time.AfterFunc(driverNT/2, func() {
+			a.engine.setGate(&held, openGate)
+			close(h.over)
+		})
+		require.NoError(t, run(true))
 	})
 }

@@ -273,7 +273,7 @@ const blockedLook = time.Second
 // runBlocking runs a command. Where it finds nothing it waits, until it is
 // served, its time is over, or the client goes.
 func (c *Conn) runBlocking(command *Command, args [][]byte, asking bool) error {
-	began := c.reply.size()
+	began := c.reply.size() - c.began
 	wait, err := c.execute(command, args, asking)
 	if err != nil || wait == nil {
 		return err
@@ -284,7 +284,7 @@ func (c *Conn) runBlocking(command *Command, args [][]byte, asking bool) error {
 	wait.keys = nil
 	c.server.blocked.add(w)
 	w.wake() // it has not looked since it stands in the list
-	c.reply.truncate(began)
+	c.reply.truncate(c.began + began)
 	if err := c.flush(); err != nil {
 		c.server.blocked.leave(w)
 		c.quit = true // it has been cut

@@ -1,11 +1,13 @@
 package resp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	runtimedebug "runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -44,7 +46,8 @@ type Conn struct {
 	keyAt     []int
 	run       func(*slotmesh.Tx) error // runs call; made once
 	runErr    error
-	owedAt    []int // where in reply those begin that wait for replicas
+	owed      []owedReply // of finished commands, in order
+	unsettled error       // why the running command may not be answered as it says
 	noReply   replyMode
 	began     int  // where in reply the running command's begins
 	inExec    bool // a command of EXEC runs: it does not wait
@@ -75,6 +78,14 @@ type Conn struct {
 	subs    subscriptions
 }
 
+// owedReply is where in reply a command's is that may leave only once the session has
+// settled what it ran.
+type owedReply struct{ from, to, owed int } // owed: how many requests the session owed with this one
+
+// owedMost is how many requests may wait for their replies to leave, whatever more has
+// come.
+const owedMost = 4096
+
 // replyMode is what CLIENT REPLY has chosen.
 type replyMode uint8
 
@@ -93,6 +104,7 @@ func newConn(s *Server, nc net.Conn, id int64) *Conn {
 	c.socket = &socket{conn: nc, count: &s.stats.netIn}
 	c.reader = newReader(c.socket, s.cfg.Limits, c.authed)
 	c.session = s.node.Session()
+	c.session.OnWait(c.answerBeforeWait)
 	c.setProto(2)
 	c.reply.bound(s.cfg.Limits.Output)
 	c.serving.list, c.serving.own = &s.blocked, c
@@ -157,7 +169,7 @@ func (c *Conn) serve() {
 			return
 		}
 		c.handle(args)
-		if c.reply.size() >= c.flushSize() && c.flush() != nil {
+		if (c.reply.size() >= c.flushSize() || c.session.Owed() >= owedMost) && c.flush() != nil {
 			return
 		}
 	}
@@ -186,9 +198,15 @@ func (c *Conn) refuse(err error) {
 	case errors.As(err, &p):
 		c.reply.Error("ERR " + p.Error())
 	case errors.Is(err, errCrossProtocol), errors.Is(err, errCommandTooLong):
-		c.reply.clear()
+		c.forgetReplies()
 	}
 	c.flush()
+}
+
+// forgetReplies leaves what has run without an answer.
+func (c *Conn) forgetReplies() {
+	c.reply.clear()
+	c.owed = c.owed[:0]
 }
 
 // beginBatch keeps others from writing until the replies to what has come are
@@ -211,30 +229,87 @@ func (c *Conn) flush() error {
 	if !c.writing {
 		return nil
 	}
-	c.settleReplies()
-	c.settleTally() // who has a reply finds it counted
-	err := c.write(c.reply.bytes())
-	c.reply.clear()
-	c.began, c.writing = 0, false
+	err := c.answer()
+	c.writing = false
 	c.writeMu.Unlock()
 	return err
 }
 
-// settleReplies waits until replicas have what the replies tell of, where the node
-// is to wait for them: once for all commands that came together. From the first one
-// on that may not be answered the replies go, and the connection ends: what came of
-// those commands is unknown.
-func (c *Conn) settleReplies() {
-	if c.session.Owed() == 0 {
-		return
+// answer writes the replies that there are.
+func (c *Conn) answer() error {
+	c.settle()
+	c.settleTally() // who has a reply finds it counted
+	err := c.write(c.reply.bytes())
+	c.reply.clear()
+	c.began = 0
+	return err
+}
+
+// answerBeforeWait answers what has run before a command waits for its slot: that may
+// take long, and the lease be over then.
+func (c *Conn) answerBeforeWait() {
+	if c.writing && c.reply.size() > 0 && c.reply.size() == c.began {
+		_ = c.answer() // where it fails the client has been cut, which ends the wait
 	}
-	settled, err := c.session.Settle(c.ctx)
-	if err != nil {
-		c.reply.truncate(c.owedAt[settled])
-		c.reply.Error(c.server.errorText(err))
-		c.quit = true
+}
+
+// settle waits until what has run may be answered, once for all commands that came
+// together. The replies of those that may not be are errors then, which say what has
+// become of them; that of the running command is so once it has ended.
+func (c *Conn) settle() {
+	ended := 0 // requests of commands that have
+	if n := len(c.owed); n > 0 {
+		ended = c.owed[n-1].owed
 	}
-	c.owedAt = c.owedAt[:0]
+	var failed []error // of the commands that have ended, by their place
+	_ = c.session.Settle(c.ctx, func(i int, err error) {
+		if i >= ended {
+			c.unsettled = worse(c.unsettled, err)
+			return
+		}
+		if failed == nil {
+			failed = make([]error, len(c.owed))
+		}
+		at, _ := slices.BinarySearchFunc(c.owed, i, func(o owedReply, i int) int { return cmp.Compare(o.owed, i+1) })
+		failed[at] = worse(failed[at], err)
+	})
+	if failed != nil {
+		c.replaceReplies(failed)
+	}
+	c.owed = c.owed[:0]
+}
+
+// worse is the error that says more of what may have happened.
+func worse(a, b error) error {
+	if a == nil || !outcomeUnknown(a) && outcomeUnknown(b) {
+		return b
+	}
+	return a
+}
+
+// replaceReplies puts errors in the place of replies, where there are any.
+func (c *Conn) replaceReplies(failed []error) {
+	first := slices.IndexFunc(failed, func(err error) bool { return err != nil })
+	from := c.owed[first].from
+	was := slices.Clone(c.reply.bytes()[from:])
+	c.reply.truncate(from)
+	at := 0
+	keep := func(to int) {
+		c.reply.whole(was[at : to-from])
+		at = to - from
+	}
+	for i, o := range c.owed[first:] {
+		err := failed[first+i]
+		if err == nil || o.from == o.to { // CLIENT REPLY wants none
+			continue
+		}
+		keep(o.from)
+		at = o.to - from
+		c.fail(err)
+	}
+	ended := c.began - from - at
+	c.began = c.reply.size() + ended
+	keep(from + len(was))
 }
 
 // write writes to the client, under writeMu. One that does not read for too long
@@ -278,14 +353,20 @@ func (c *Conn) handle(args [][]byte) {
 			err = noReply(command)
 		}
 	}
+	if c.unsettled != nil {
+		err, c.unsettled = c.unsettled, nil
+	}
 	if err != nil {
 		c.reply.truncate(c.began)
 		c.fail(err)
 	}
 	c.mute(c.began)
+	if n := c.session.Owed(); n > 0 && (len(c.owed) == 0 || n > c.owed[len(c.owed)-1].owed) {
+		c.owed = append(c.owed, owedReply{c.began, c.reply.size(), n})
+	}
 	if c.reply.over() {
 		c.server.log.Warn("a client is disconnected: it asks for more than may be held for it", "client", c.net.RemoteAddr(), "bytes", c.server.cfg.Limits.Output)
-		c.reply.clear()
+		c.forgetReplies()
 		c.quit = true
 	}
 	if command != nil {
@@ -441,15 +522,11 @@ func (c *Conn) execute(command *Command, args [][]byte, asking bool) (*waitFor, 
 		return nil, err
 	}
 	c.call = Call{Args: args, Reply: &c.reply, command: command, conn: c, compiled: runs}
-	began := c.reply.size()
-	r.Later, r.FromReplica = !c.inExec, c.readOnly
-	if err = c.session.Execute(c.ctx, r, c.run); err != nil {
-		c.reply.truncate(began)
+	began := c.reply.size() - c.began
+	r.FromReplica = c.readOnly
+	if err = c.runLater(r, c.run); err != nil {
+		c.reply.truncate(c.began + began)
 	}
-	if c.session.Owed() > len(c.owedAt) {
-		c.owedAt = append(c.owedAt, c.began)
-	}
-	c.serving.end(err)
 	wait := c.call.wait
 	if c.runErr != nil && err != nil {
 		err, c.runErr = c.runErr, nil
@@ -457,6 +534,19 @@ func (c *Conn) execute(command *Command, args [][]byte, asking bool) (*waitFor, 
 	c.call = Call{}
 	clear(r.Keys)
 	return wait, err
+}
+
+// runLater runs a request whose reply leaves with the others. Who is served by what it
+// has changed hears of that on a connection of its own, so it is settled at once.
+func (c *Conn) runLater(r *slotmesh.Request, f func(*slotmesh.Tx) error) error {
+	r.Later = true
+	err := c.session.Execute(c.ctx, r, f)
+	if err == nil && len(c.serving.all) > 0 {
+		c.settle()
+		err = c.unsettled
+	}
+	c.serving.end(err)
+	return err
 }
 
 // beforeSlot puts the settings of the server into a request, and is what it waits for

@@ -652,9 +652,9 @@ func commit(c *Conn, args [][]byte) error {
 	restore := c.server.table.byName["restore-asking"]
 	c.reply.Array(len(values))
 	for _, v := range values {
-		began := c.reply.size()
+		began := c.reply.size() - c.began
 		if _, err := c.execute(restore, v, true); err != nil {
-			c.reply.truncate(began)
+			c.reply.truncate(c.began + began)
 			c.fail(err)
 		}
 	}

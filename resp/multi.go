@@ -223,12 +223,12 @@ func exec(c *Conn, args [][]byte) error {
 			c.reply.raw(replies[i])
 			continue
 		}
-		began, err := c.reply.size(), failed
+		began, err := c.reply.size()-c.began, failed
 		if !q.ordered() {
 			err = c.runKeyless(q)
 		}
 		if err != nil {
-			c.reply.truncate(began)
+			c.reply.truncate(c.began + began)
 			c.fail(err)
 		}
 	}
@@ -384,7 +384,7 @@ func (c *Conn) execAt(t *transaction, r *slotmesh.Request, part []queued, replie
 		return false, err
 	}
 	c.touched = c.touched[:0]
-	err = c.session.Execute(c.ctx, r, func(tx *slotmesh.Tx) error {
+	err = c.runLater(r, func(tx *slotmesh.Tx) error {
 		ran = true
 		if t.changed(tx.Now()) {
 			return errDirty
@@ -394,7 +394,6 @@ func (c *Conn) execAt(t *transaction, r *slotmesh.Request, part []queued, replie
 		}
 		return c.serveBlocked(tx, r.Keys)
 	})
-	c.serving.end(err)
 	return ran, err
 }
 

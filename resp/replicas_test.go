@@ -676,3 +676,109 @@ func TestReplicaWithoutACopyIsNoPlaceToRead(t *testing.T) {
 		f.within(2*frontNT, "all show it", func() bool { return shown("CLUSTER SLOTS") == 3 })
 	})
 }
+
+// cutOff cuts a node off from the others: clients reach it still.
+func (f *fronts) cutOff(i int) {
+	var others []string
+	for j := range f.nodes {
+		if j != i {
+			others = append(others, string(rune('a'+j)))
+		}
+	}
+	f.faults.Partition([]string{string(rune('a' + i))}, others)
+}
+
+const mayHaveHappened = "ERR the command may have happened: slotmesh: cluster down: "
+
+// Commands that came together wait for the replicas together, and each that they do not
+// acknowledge has an error for a reply. The connection goes on.
+func TestPipelineAtAStrictPrimaryThatIsCutOff(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := replicated(t, 2, slotmesh.Config{AckReplicas: 1})
+		_, p := f.pair()
+		tag := "{" + f.key(p) + "}"
+		c, m := f.dial(p), f.dial(p)
+		require.Equal(t, []string{"OK", "a", "PONG", "OK"}, c.pipeline("SET "+tag+" a", "GET "+tag, "PING", "SET "+tag+"l b"))
+		f.cutOff(p)
+		began := time.Now()
+		commands := []string{"ECHO first", "SET " + tag + " 1", "CLIENT REPLY SKIP", "SET " + tag + " 2", "GET " + tag, "PING", "LPUSH " + tag + " x", "GET " + tag + "other"}
+		for i := range 20 {
+			commands = append(commands, fmt.Sprint("SET ", tag, " ", i))
+		}
+		_, err := c.nc.Write([]byte(strings.Join(commands, "\r\n") + "\r\n"))
+		require.NoError(t, err)
+		require.Equal(t, "first", c.read())
+		require.Contains(t, c.read(), mayHaveHappened)
+		require.LessOrEqual(t, time.Since(began), frontNT)
+		require.Contains(t, c.read(), "CLUSTERDOWN ", "what it would show is not acknowledged")
+		require.Equal(t, "PONG", c.read())
+		require.Contains(t, c.read(), "CLUSTERDOWN ", "so is what is wrong with it")
+		require.Contains(t, c.read(), "CLUSTERDOWN ", "the lease is over")
+		for range 20 {
+			require.Contains(t, c.read(), mayHaveHappened)
+		}
+		for i := range 20 {
+			_, err := fmt.Fprintf(m.nc, "MULTI\r\nSET %s %d\r\nEXEC\r\n", tag, i)
+			require.NoError(t, err)
+		}
+		for range 20 {
+			require.Equal(t, "OK", m.read())
+			require.Contains(t, m.read(), "CLUSTERDOWN ")
+			require.Contains(t, m.read(), "EXECABORT ")
+		}
+		require.LessOrEqual(t, time.Since(began), frontNT)
+		c.check([2]string{"PING", "PONG"})
+		require.Contains(t, c.do("SET", tag, "x"), "CLUSTERDOWN ")
+	})
+}
+
+// A transaction is answered as a whole, with the commands around it.
+func TestTransactionsAtAStrictPrimaryThatIsCutOff(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := replicated(t, 2, slotmesh.Config{AckReplicas: 1})
+		_, p := f.pair()
+		tag := "{" + f.key(p) + "}"
+		c := f.dial(p)
+		transaction := []string{"MULTI", "SET " + tag + " a", "PING", "SET " + tag + " b", "EXEC", "EVAL return(redis.call(ARGV[1],ARGV[2])) 0 incr " + tag + "n", "PING"}
+		require.Equal(t, []string{"OK", "QUEUED", "QUEUED", "QUEUED", "[OK PONG OK]", "1", "PONG"}, c.pipeline(transaction...))
+		f.cutOff(p)
+		began := time.Now()
+		got := c.pipeline(transaction...)
+		require.LessOrEqual(t, time.Since(began), frontNT)
+		require.Equal(t, []string{"OK", "QUEUED", "QUEUED", "QUEUED"}, got[:4])
+		require.Contains(t, got[4], mayHaveHappened)
+		require.Contains(t, got[5], mayHaveHappened)
+		require.Equal(t, "PONG", got[6])
+	})
+}
+
+// Who waits for a key hears of what another client has put there once that may be
+// acknowledged.
+func TestWhoIsServedHearsOfWhatIsAcknowledged(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := replicated(t, 2, slotmesh.Config{AckReplicas: 1})
+		_, p := f.pair()
+		tag := "{" + f.key(p) + "}"
+		for _, push := range [][]string{{"RPUSH " + tag + " x", "PING"}, {"MULTI", "RPUSH " + tag + " x", "EXEC"}, {"EVAL return(redis.call(ARGV[1],ARGV[2],ARGV[3])) 0 rpush " + tag + " x"}} {
+			waits, c := f.dial(p), f.dial(p)
+			waits.send("BLPOP", tag, "0")
+			f.waiting(p, 1)
+			c.pipeline(push...)
+			require.Equal(t, "["+tag+" x]", waits.read())
+		}
+		waits, c := f.dial(p), f.dial(p)
+		waits.send("BLPOP", tag, "0")
+		f.waiting(p, 1)
+		f.cutOff(p)
+		began := time.Now()
+		got := c.pipeline("SET "+tag+"k 1", "RPUSH "+tag+" x", "PING")
+		require.LessOrEqual(t, time.Since(began), frontNT)
+		require.Contains(t, got[0], mayHaveHappened)
+		require.Contains(t, got[1], mayHaveHappened)
+		require.Equal(t, "PONG", got[2])
+		require.Contains(t, waits.read(), mayHaveHappened)
+	})
+}

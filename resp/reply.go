@@ -92,6 +92,9 @@ func (r *Reply) raw(b []byte) {
 	}
 }
 
+// whole adds replies that were counted against the bound already.
+func (r *Reply) whole(b []byte) { r.w.buf = append(r.w.buf, b...) }
+
 // bytes is what was written. It is valid until more is.
 func (r *Reply) bytes() []byte { return r.w.buf }
 

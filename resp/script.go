@@ -351,14 +351,14 @@ func evalAnywhere(c *Conn, args [][]byte) error {
 	if err != nil {
 		return err
 	}
-	began := c.reply.size()
+	began := c.reply.size() - c.began
 	for range scriptRestarts {
 		err = r.in(nil, &c.reply)
 		var need *needSlot
 		if !errors.As(err, &need) {
 			return err
 		}
-		c.reply.truncate(began)
+		c.reply.truncate(c.began + began)
 		var ran bool
 		ran, err = c.evalAt(command, runs, r, need.key)
 		if ran || !r.refuse(need.key, err) {
@@ -378,14 +378,13 @@ func (c *Conn) evalAt(command *Command, runs *compiled, r *scriptRun, key string
 	}
 	var failed error
 	c.touched = c.touched[:0]
-	err = c.session.Execute(c.ctx, &q, func(tx *slotmesh.Tx) error {
+	err = c.runLater(&q, func(tx *slotmesh.Tx) error {
 		ran = true
 		if failed = r.atSlot(tx, &c.reply); failed != nil || q.ReadOnly {
 			return failed
 		}
 		return c.serveBlocked(tx, nil)
 	})
-	c.serving.end(err)
 	if failed != nil {
 		return ran, failed
 	}
