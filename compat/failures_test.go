@@ -1,8 +1,8 @@
 package compat
 
 import (
+	"bytes"
 	"fmt"
-	"io"
 	"maps"
 	"net"
 	"slices"
@@ -32,15 +32,16 @@ type proxy struct {
 	wg    sync.WaitGroup
 
 	mu    sync.Mutex
-	conns map[net.Conn]bool // guarded by mu
-	ended bool              // guarded by mu
+	conns map[net.Conn]bool        // guarded by mu
+	apart map[string]chan struct{} // guarded by mu: nodes from which nothing passes, by their ids; "": from nobody
+	ended bool                     // guarded by mu
 }
 
 func startProxy(t testing.TB, to string) *proxy {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	p := &proxy{l: l, to: to, conns: map[net.Conn]bool{}}
+	p := &proxy{l: l, to: to, conns: map[net.Conn]bool{}, apart: map[string]chan struct{}{}}
 	p.wg.Go(func() {
 		for {
 			c, err := l.Accept()
@@ -55,10 +56,47 @@ func startProxy(t testing.TB, to string) *proxy {
 		p.ended = true
 		p.mu.Unlock()
 		l.Close()
+		p.rejoin()
 		p.hangUp()
 		p.wg.Wait()
 	})
 	return p
+}
+
+// stall has nothing pass any more that goes to or from a node: what is written to it is
+// taken and gets nowhere. The node is that whose id this is, of those that have dialed;
+// "" is all of them.
+func (p *proxy) stall(id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.apart[id] = make(chan struct{})
+}
+
+// rejoin has all pass again, over new connections.
+func (p *proxy) rejoin() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, back := range p.apart {
+		close(back)
+	}
+	clear(p.apart)
+}
+
+// passes reports whether more may pass over a connection that began like this. Where
+// nothing passes it waits, for the end of that and the connection.
+func (p *proxy) passes(hello []byte) bool {
+	p.mu.Lock()
+	var back chan struct{}
+	for id, c := range p.apart {
+		if bytes.Contains(hello, []byte(id)) {
+			back = c
+		}
+	}
+	p.mu.Unlock()
+	if back != nil {
+		<-back
+	}
+	return back == nil
 }
 
 func (p *proxy) port() string {
@@ -95,20 +133,43 @@ func (p *proxy) drop(c net.Conn) {
 	c.Close()
 }
 
-// carry carries what goes over a connection until one of its sides ends it.
+// carry carries what goes over a connection until one of its sides ends it. It begins
+// with the dialer's hello, which has its id in it.
 func (p *proxy) carry(from net.Conn) {
 	defer p.drop(from)
+	if !p.keep(from) {
+		return
+	}
+	hello := make([]byte, 32<<10)
+	n, err := from.Read(hello)
+	hello = hello[:n]
+	if err != nil || !p.passes(hello) {
+		return
+	}
 	to, err := net.Dial("tcp", p.to)
-	if err != nil || !p.keep(from) || !p.keep(to) {
+	if err != nil || !p.keep(to) {
 		return
 	}
 	defer p.drop(to)
 	p.wg.Go(func() {
-		io.Copy(to, from)
-		p.drop(to)
+		defer p.drop(to)
+		buf := make([]byte, 32<<10)
+		for first := hello; p.passes(hello); {
+			if _, err := to.Write(first); err != nil {
+				return
+			}
+			n, err := from.Read(buf)
+			if err != nil {
+				return
+			}
+			first = buf[:n]
+		}
 	})
 	for buf := make([]byte, 32<<10); ; {
 		n, err := to.Read(buf)
+		if !p.passes(hello) {
+			return
+		}
 		if _, err := from.Write(buf[:n]); err != nil {
 			return
 		}
