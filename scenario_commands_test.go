@@ -511,6 +511,9 @@ func (s *scenario) link(args []string) (string, error) {
 	if err == nil {
 		s.faults.SetBoth(s.members[args[0]].side, s.members[args[1]].side, transport.Link{BytesPerSecond: rate})
 	}
+	if rate > 0 {
+		s.hit(args[0], "slow line") // what it acknowledges from here on may not get to the other
+	}
 	return "", err
 }
 
