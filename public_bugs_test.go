@@ -236,7 +236,7 @@ func TestAFailoverByHandEndsWhileKeysExpire(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		nodes, f := formShardOn(t, 2, Config{})
-		for i := range racing.Fewer(20_000, 5_000) {
+		for i := range racing.Fewer(100_000, 5_000) {
 			require.NoError(t, nodes[0].Client().SetFor(t.Context(), fmt.Sprint("key", i), []byte("v"), time.Duration(1000+i%4000)*time.Millisecond))
 		}
 		f.SetBoth(nodes[0].addr[:1], nodes[1].addr[:1], transport.Link{Delay: time.Millisecond})
