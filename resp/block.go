@@ -278,6 +278,9 @@ func (c *Conn) runBlocking(command *Command, args [][]byte, asking bool) error {
 	if err != nil || wait == nil {
 		return err
 	}
+	if c.settle(); c.unsettled != nil {
+		return c.unsettled // that there is nothing may not be said: it does not wait
+	}
 	w := &waiter{conn: c, command: command, args: cloneArgs(args), asking: asking, wait: wait, // the connection reads on meanwhile
 		changed: make(chan struct{}, 1), end: make(chan error, 1), served: make(chan struct{}, 1), since: time.Now()}
 	w.keys = distinct(wait.keys)

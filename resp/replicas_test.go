@@ -782,3 +782,63 @@ func TestWhoIsServedHearsOfWhatIsAcknowledged(t *testing.T) {
 		require.Contains(t, waits.read(), mayHaveHappened)
 	})
 }
+
+// Who finds nothing to take, at a primary that cannot say so, hears that at once, and of
+// nothing later.
+func TestWhoWouldWaitAtAPrimaryThatIsCutOff(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := replicated(t, 2, slotmesh.Config{AckReplicas: 1})
+		_, p := f.pair()
+		tag := "{" + f.key(p) + "}"
+		c, waits := f.dial(p), f.dial(p)
+		f.cutOff(p)
+		began := time.Now()
+		_, err := fmt.Fprintf(c.nc, "RPUSH %s x\r\nLPOP %s\r\n", tag, tag)
+		require.NoError(t, err)
+		time.Sleep(time.Millisecond)
+		waits.send("BLPOP", tag, "0")
+		require.Contains(t, waits.read(), "CLUSTERDOWN ")
+		require.Contains(t, c.read(), mayHaveHappened)
+		require.Contains(t, c.read(), mayHaveHappened)
+		require.LessOrEqual(t, time.Since(began), frontNT+time.Millisecond)
+		f.waiting(p, 0)
+		waits.check([2]string{"PING", "PONG"})
+	})
+}
+
+// What has run is answered before a command that came with it waits for its slot, which
+// is about to go: the lease might be over by then.
+func TestPipelineIsAnsweredAsFarAsItHasRun(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := threeFronts(t)
+		c, stays, goes := f.dial(0), "{"+f.key(0)+"}", ""
+		for i := 0; goes == ""; i++ {
+			if k := fmt.Sprint("other", i); c.do("SET", k, "v") == "OK" && slotText(k) != slotText(stays) {
+				goes = k
+			}
+		}
+		f.faults.SetBoth("a", "b", transport.Link{Delay: 10 * time.Millisecond})
+		moved := make(chan error, 1)
+		var slots slotmesh.SlotSet
+		slots.Add(slotmesh.KeySlot(goes))
+		go func() { moved <- f.nodes[0].Admin().MoveSlots(t.Context(), slots, f.nodes[1].ID()) }()
+		var ran, waited time.Duration // the longest
+		for got := "v"; got == "v"; time.Sleep(time.Millisecond) {
+			began := time.Now()
+			_, err := fmt.Fprintf(c.nc, "SET %s x\r\nGET %s\r\nGET %s\r\n", stays, goes, stays)
+			require.NoError(t, err)
+			require.Equal(t, "OK", c.read())
+			ran = max(ran, time.Since(began))
+			if got = c.read(); got != "v" {
+				require.Equal(t, f.moved(goes, 1), got)
+			}
+			waited = max(waited, time.Since(began))
+			require.Equal(t, "x", c.read())
+		}
+		require.NoError(t, <-moved)
+		require.Zero(t, ran)
+		require.GreaterOrEqual(t, waited, 10*time.Millisecond)
+	})
+}
