@@ -688,9 +688,10 @@ type dataServer struct {
 	waiting int        // requests that run or wait beside the reader
 	bytes   int        // of them all
 
-	mu  sync.Mutex // guards what follows
-	out *bufio.Writer
-	buf []byte
+	mu    sync.Mutex // guards what follows
+	out   *bufio.Writer
+	buf   []byte
+	under *leaseView // of the first reply in out that is given under one; nil: none is
 }
 
 func (s *dataServer) handle(kind byte, payload []byte) error {
@@ -809,14 +810,27 @@ func (s *dataServer) reply(q *request, value []byte, ran bool, err error) {
 		p.failed(err, ran)
 		p.value = nil
 	}
-	s.write(frameReply, p.append)
+	var under *leaseView
+	if err == nil && q.op >= opGet && q.op <= opDo {
+		under = s.n.engine.lease.Load()
+	}
+	s.writeUnder(under, frameReply, p.append)
 }
 
 // write buffers a frame.
-func (s *dataServer) write(kind byte, add func([]byte) []byte) {
+func (s *dataServer) write(kind byte, add func([]byte) []byte) { s.writeUnder(nil, kind, add) }
+
+// writeUnder is write for what is given under a lease; nil: it needs none.
+func (s *dataServer) writeUnder(under *leaseView, kind byte, add func([]byte) []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.buf = appendFrameOf(s.buf[:0], kind, add)
+	if len(s.buf) > s.out.Available() && s.flushHeld() != nil {
+		return
+	}
+	if s.under == nil {
+		s.under = under
+	}
 	if _, err := s.out.Write(s.buf); err != nil {
 		s.conn.Close() // the reader ends
 	}
@@ -828,6 +842,20 @@ func (s *dataServer) write(kind byte, add func([]byte) []byte) {
 func (s *dataServer) flush() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.flushHeld()
+}
+
+var errLateReplies = errors.New("slotmesh: the lease under which replies were to be given is over")
+
+// flushHeld is flush under mu. Replies that were right when they were made, and are not
+// out when the lease is over, are not given: who asked hears nothing, and takes the
+// outcome for unknown.
+func (s *dataServer) flushHeld() error {
+	if s.under != nil && !s.n.engine.held(s.under) {
+		s.conn.Close()
+		return errLateReplies
+	}
+	s.under = nil
 	err := s.out.Flush()
 	if err != nil {
 		s.conn.Close()

@@ -369,6 +369,49 @@ func TestAPeerThatReadsNoRepliesIsHungUpOn(t *testing.T) {
 	})
 }
 
+// A reply waits to be sent with the next one, of which half has come: once the lease is
+// over it is not given, for another node may lead.
+func TestAReplyThatIsNotOutIsNotGivenWithoutALease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for _, cut := range []bool{false, true} {
+			nodes, f := formShardOn(t, 3, Config{})
+			a := nodes[0]
+			conn, who := shake(t, a, nodes[1], roleData)
+			frames := []byte(nil)
+			for id := range uint64(2) {
+				q := request{id: id, op: opSet, cluster: clusterTag(who), slot: KeySlot("x"), args: [][]byte{[]byte("x"), {byte('0' + id)}, {'0'}}}
+				frames = appendFrameOf(frames, frameRequest, q.append)
+			}
+			half := len(frames) * 3 / 4
+			_, err := conn.Write(frames[:half])
+			require.NoError(t, err)
+			until(t, time.Second, "the first has run", func() bool {
+				v, err := a.Client().Get(t.Context(), "x")
+				return err == nil && string(v) == "0"
+			})
+			if cut {
+				f.Partition([]string{a.addr[:1]}, []string{nodes[1].addr[:1], nodes[2].addr[:1]})
+			}
+			time.Sleep(2 * driverNT)
+			_, err = conn.Write(frames[half:])
+			require.NoError(t, err)
+			for id := range uint64(2) {
+				kind, payload, err := readFrame(conn, a.replyLimits, nil)
+				if cut {
+					require.ErrorIs(t, err, io.EOF)
+					break
+				}
+				require.NoError(t, err)
+				require.Equal(t, frameReply, kind)
+				p, err := decodeResponse(payload)
+				require.NoError(t, err)
+				require.Equal(t, response{id: id, value: []byte{}, wrote: p.wrote}, p)
+			}
+		}
+	})
+}
+
 func TestADataConnectionThatSendsNothingForLongIsClosed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
