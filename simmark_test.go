@@ -112,6 +112,7 @@ func (n *simNode) noteMark(t markTell) {
 		return
 	}
 	is := n.goal(t.mark)
+	is.since = n.w.now
 	if !n.goal(&was.SlotMark).same(is) {
 		n.newMarks.Add(t.slot)
 		n.w.ledger.newSession(n.core.cluster, t.slot)
