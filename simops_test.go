@@ -39,6 +39,7 @@ type simStore struct {
 	// imported is the move that is to bring a slot of which keys have come one by one.
 	imported map[Slot]uint64
 	marks    map[Slot]SlotMark // those of the log
+	staging  map[uint64]bool   // jobs whose data has come here, and not by a log
 }
 
 // simStaged is staged data, as of a position of the giver.
@@ -55,7 +56,7 @@ type simSlotMove struct {
 }
 
 func newSimStore() simStore {
-	return simStore{values: map[Slot]simData{}, moves: map[Slot]uint64{}, staged: map[simSlotMove]simStaged{}, imported: map[Slot]uint64{}, marks: map[Slot]SlotMark{}}
+	return simStore{values: map[Slot]simData{}, moves: map[Slot]uint64{}, staged: map[simSlotMove]simStaged{}, imported: map[Slot]uint64{}, marks: map[Slot]SlotMark{}, staging: map[uint64]bool{}}
 }
 
 // simPending is a request that has run and waits for its reply.
@@ -313,6 +314,7 @@ func (n *simNode) takeStage(h *heldStage) {
 		}
 		if !h.InPlace && (have.epoch.less(h.Epoch) || have.epoch == h.Epoch && have.position < h.Position) {
 			n.lostWith(slot, n.core.cluster)
+			n.store.staging[h.Job] = true
 			n.log(simEntry{kind: simStage, slot: slot, move: move, staged: &simStaged{data[slot], h.Epoch, h.Position, h.Job}})
 		}
 	})
@@ -326,9 +328,14 @@ func (n *simNode) takeStage(h *heldStage) {
 	n.onceCommitted(n.replica.log.end, held)
 }
 
-// dropStage drops the data of a stage that is not needed any more.
+// dropStage drops the data of a stage that is not needed any more. What a store has by a
+// primary's log, or by a copy, is that one's to drop.
 func (n *simNode) dropStage(job uint64) {
-	n.log(simEntry{kind: simUnstage, job: job})
+	own := n.store.staging[job]
+	delete(n.store.staging, job)
+	if own && n.core.role.primary.IsZero() {
+		n.log(simEntry{kind: simUnstage, job: job})
+	}
 }
 
 // adopt makes the staged data of slots live.

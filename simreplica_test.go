@@ -93,7 +93,7 @@ func (s *simStore) put(slot Slot, key uint8, v *simWrite) {
 }
 
 func (s *simStore) clone() simStore {
-	return simStore{maps.Clone(s.values), maps.Clone(s.moves), maps.Clone(s.staged), maps.Clone(s.imported), maps.Clone(s.marks)}
+	return simStore{maps.Clone(s.values), maps.Clone(s.moves), maps.Clone(s.staged), maps.Clone(s.imported), maps.Clone(s.marks), map[uint64]bool{}}
 }
 
 // simReplica is a node's part in its shard's log.
