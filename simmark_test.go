@@ -195,7 +195,7 @@ func (w *simWorld) heirMarks(n *simNode, allowed bool) {
 		goals := l.goalsOf(k)
 		switch {
 		case goals[len(goals)-1].same(is):
-		case allowed || slices.ContainsFunc(goals, is.same):
+		case allowed || len(l.goals[k]) == 0 || slices.ContainsFunc(goals, is.same): // or it was set at an earlier move
 			l.newSession(n.core.cluster, slot)
 		default:
 			w.checkRP12(n, slot, is, goals)
