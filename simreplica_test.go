@@ -727,7 +727,11 @@ func (w *simWorld) checkRP7(n *simNode, q *simPull) {
 	}
 	theirs := primary.core.table.slotsOf(q.shard) // it may have given some away meanwhile
 	own.Intersect(&theirs)
+	unseen := primary.lostUnseen()
 	for slot, d := range n.store.values {
+		if unseen.Contains(slot) {
+			continue
+		}
 		if !own.Contains(slot) && !w.ledger.many.Contains(slot) {
 			continue
 		}
@@ -743,6 +747,17 @@ func (w *simWorld) checkRP7(n *simNode, q *simPull) {
 			}
 		}
 	}
+}
+
+// lostUnseen is the slots of which a primary may have lost something when it took its shard
+// over, and of which it has not said yet that they are among those.
+func (n *simNode) lostUnseen() (slots SlotSet) {
+	h := n.w.ledger.heirs[simGiverKey{n.core.cluster, n.core.self.Shard}]
+	if l := n.core.lead; l != nil && h != nil && h.node == n.core.id && h.excuse {
+		slots = l.late
+		slots.Union(&l.unproven)
+	}
+	return slots
 }
 
 // stages reports whether a store holds a write in what has come of a slot that is not
