@@ -197,6 +197,8 @@ func (w *simWorld) heirMarks(n *simNode, allowed bool) {
 		case goals[len(goals)-1].same(is):
 		case allowed || len(l.goals[k]) == 0 || slices.ContainsFunc(goals, is.same): // or it was set at an earlier move
 			l.newSession(n.core.cluster, slot)
+		case is.node == (NodeID{}) && slices.ContainsFunc(goals, n.isGone): // keys go nowhere where that is no member
+			l.newSession(n.core.cluster, slot)
 		default:
 			w.checkRP12(n, slot, is, goals)
 		}
@@ -205,6 +207,12 @@ func (w *simWorld) heirMarks(n *simNode, allowed bool) {
 		}
 		l.goals[k] = []simGoal{is}
 	}
+}
+
+// isGone reports whether keys went to a node that is no member any more.
+func (n *simNode) isGone(g simGoal) bool {
+	p := n.core.peers.get(g.node)
+	return g.node != NodeID{} && (p == nil || p.State == forgotten)
 }
 
 // checkRP12: RP12, who wins a strict shard sends clients for keys that have gone to where its
