@@ -290,6 +290,7 @@ type simRequest struct {
 	write   bool
 	asking  bool
 	session uint32 // in which it was sent here
+	sent    uint64 // move of the slot then
 	tries   int
 }
 
@@ -311,7 +312,7 @@ func (w *simWorld) request(n *simNode, r simRequest) {
 	}
 	r.tries--
 	if !r.asking {
-		r.session = w.ledger.sessionAt(n, r.slot)
+		r.session, r.sent = w.ledger.sessionAt(n, r.slot), n.core.table.slots.at(r.slot).move
 	}
 	q, d := n.decide(&r)
 	switch wait := n.core.serve.hold.Contains(r.slot) || needsMark(&q, &d) && !n.markSaved(r.slot); {
@@ -631,7 +632,7 @@ func (w *simWorld) checkOW1Key(n *simNode, op *simPending) bool {
 		return false // MIGRATE has put in its place what clients know
 	case p.shard == here.shard:
 		here.since = p.since
-	case here.move == p.move && here.session < p.session:
+	case here.move == p.move && here.session < p.session || op.asked && op.sent < p.move:
 		l.reach("late where a mark was")
 		return false // it was sent there before an operator has taken that back
 	case here.since < p.since:

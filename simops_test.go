@@ -71,6 +71,7 @@ type simPending struct {
 	inv      *simWrite // acknowledged when the request came
 	resets   int32     // of the key, then
 	session  uint32    // of the slot, when it was asked for
+	sent     uint64    // move of the slot when its client was sent by ASK
 	unformed bool
 	asked    bool // after ASKING, of a slot of another node
 	may      bool
@@ -151,7 +152,7 @@ func (w *simWorld) runKey(n *simNode, r *simRequest, key uint8, asked bool) {
 	n.nextCmd++
 	k := simSlotKey{c.cluster, slot, key}
 	op := simPending{id: n.nextCmd, slot: slot, key: key, reign: c.serve.reign, move: c.table.slots.at(slot).move, epoch: c.reignEpoch,
-		unformed: c.cluster.IsZero(), session: r.session, asked: asked,
+		unformed: c.cluster.IsZero(), session: r.session, sent: r.sent, asked: asked,
 		inv: w.ledger.committed[k], resets: w.ledger.resets[k]}
 	if r.write {
 		op.want = w.wants(n)
