@@ -84,6 +84,7 @@ type simLedger struct {
 	silent  map[simSilentKey][]NodeID     // MB4: lists of silent nodes
 	formed  map[uint64]ClusterID          // FM1: by deployment
 	met     map[simMetKey]bool            // MB1
+	metAt   map[simMetKey]time.Duration   // of a member whatever its version, 0: the last time
 	said    map[simSaidKey]time.Duration  // MB1: when
 	had     map[simHadKey]simHad          // RP10: what members have had of a primary's log
 	reached map[string]int                // rare states, by name
@@ -183,6 +184,7 @@ func (l *simLedger) init() {
 	l.silent, l.formed = map[simSilentKey][]NodeID{}, map[uint64]ClusterID{}
 	l.started, l.wiped = map[simEpochKey]bool{}, map[member]bool{}
 	l.said = map[simSaidKey]time.Duration{}
+	l.metAt = map[simMetKey]time.Duration{}
 	l.met, l.acked = map[simMetKey]bool{}, map[simEpochKey]uint64{}
 	l.reached, l.had = map[string]int{}, map[simHadKey]simHad{}
 	l.places, l.sessions, l.goals = map[simSlotKey]simPlace{}, map[simSlotKey]uint32{}, map[simSlotMoveKey][]simGoal{}
@@ -996,9 +998,13 @@ func (l *simLedger) noteSaid(k simSaidKey, now time.Duration) {
 }
 
 // checkMB1: MB1, a member that was forgotten is back by MEET alone. Where who forgot it was
-// behind, and the member had said more of itself by then, it was not forgotten at all.
+// behind, and the member had said more of itself by then, it was not forgotten at all. Where
+// who met it was behind, it has found out itself, and said more.
 func (w *simWorld) checkMB1(n *simNode, id NodeID, was, is simPeerSeen) {
 	if was.state != forgotten || is.state == forgotten || n.core.cluster.IsZero() {
+		return
+	}
+	if at, met := w.ledger.metAt[simMetKey{id, is.key, 0}]; met && at > w.ledger.said[simSaidKey{simMetKey{id, is.key, was.version}, true}] {
 		return
 	}
 	for v := was.version + 1; v <= is.version; v++ {
@@ -1024,6 +1030,7 @@ func (w *simWorld) checkEvent(n *simNode, e Event) {
 	case EventMember:
 		if p := c.peers.get(e.Node); p != nil {
 			l.met[simMetKey{p.ID, p.Key, p.Version}] = true
+			l.metAt[simMetKey{p.ID, p.Key, 0}] = w.now
 		}
 	case EventForgotten:
 		n.was.others = slices.DeleteFunc(n.was.others, func(id NodeID) bool { return id == e.Node }) // for what comes in the same step: a RESET that waited for it
