@@ -473,7 +473,12 @@ func (n *simNode) migrated(m *simMigrate) {
 		l.reach("hidden by an operator")
 		l.loosen(k) // what has moved is not what clients know
 	}
-	l.places[k] = simPlace{m.shard, n.core.table.slots.at(k.slot).move, l.sessions[first], w.now}
+	is := simPlace{m.shard, n.core.table.slots.at(k.slot).move, l.sessions[first], w.now}
+	if w.ack == 0 {
+		l.places[k] = is
+	} else { // until the replicas know nobody is sent after it, and it may be at both
+		n.onceCommitted(n.replica.log.end, func() { l.places[k] = is })
+	}
 	if mark := n.marks[k.slot]; n.goal(&mark.SlotMark).shard != m.shard {
 		l.newSession(k.cluster, k.slot) // nobody is sent after it
 	}
