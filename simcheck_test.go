@@ -64,6 +64,7 @@ type simLedger struct {
 	places    map[simSlotKey]simPlace // where keys of marked slots were acknowledged last
 	sessions  map[simSlotKey]uint32   // by slot: counts the changes of where its owner looks for keys
 	goals     map[simSlotMoveKey][]simGoal
+	leaving   map[simSlotKey]simPlace // keys that MIGRATE has deleted, as their replicas are about to learn
 	acks      uint64
 	writes    uint64 // of them
 	asked     int
@@ -187,6 +188,7 @@ func (l *simLedger) init() {
 	l.metAt = map[simMetKey]time.Duration{}
 	l.met, l.acked = map[simMetKey]bool{}, map[simEpochKey]uint64{}
 	l.reached, l.had = map[string]int{}, map[simHadKey]simHad{}
+	l.leaving = map[simSlotKey]simPlace{}
 	l.places, l.sessions, l.goals = map[simSlotKey]simPlace{}, map[simSlotKey]uint32{}, map[simSlotMoveKey][]simGoal{}
 	l.log, l.won, l.wonLast, l.heirs = map[simEntryKey]uint64{}, map[simGiverKey]Epoch{}, map[simGiverKey]Epoch{}, map[simGiverKey]*simHeir{}
 	l.newestWon, l.seized = map[simGiverKey]simWon{}, map[simGiverKey]Epoch{}

@@ -477,7 +477,11 @@ func (n *simNode) migrated(m *simMigrate) {
 	if w.ack == 0 {
 		l.places[k] = is
 	} else { // until the replicas know nobody is sent after it, and it may be at both
-		n.onceCommitted(n.replica.log.end, func() { l.places[k] = is })
+		l.leaving[k] = is
+		n.onceCommitted(n.replica.log.end, func() {
+			l.places[k] = is
+			delete(l.leaving, k)
+		})
 	}
 	if mark := n.marks[k.slot]; n.goal(&mark.SlotMark).shard != m.shard {
 		l.newSession(k.cluster, k.slot) // nobody is sent after it
@@ -668,6 +672,10 @@ func (l *simLedger) follow(n *simNode, k simSlotKey, p simPlace, move uint64) si
 // and others have been sent after it, stays gone in a strict shard.
 func (w *simWorld) gone(n *simNode, k simSlotKey, has *simWrite, allowed bool) bool {
 	l := &w.ledger
+	if is, leaving := l.leaving[k]; leaving && has == nil {
+		l.places[k] = is // the one before had deleted it, as this one knows
+	}
+	delete(l.leaving, k)
 	p, seen := l.places[k]
 	p = l.follow(n, k, p, n.core.table.slots.at(k.slot).move)
 	if !seen || l.loose[k] || p.shard == n.core.self.Shard {

@@ -738,7 +738,8 @@ func (w *simWorld) checkRP7(n *simNode, q *simPull) {
 		for key, v := range d[:w.keysOf(slot)] {
 			k := simSlotKey{n.core.cluster, slot, uint8(key)}
 			was := w.ledger.committed[k]
-			if was == nil || w.ledger.loose[k] || !w.isAt(n, k, q.shard, own.Contains(slot)) {
+			_, leaving := w.ledger.leaving[k]
+			if was == nil || leaving || w.ledger.loose[k] || !w.isAt(n, k, q.shard, own.Contains(slot)) {
 				continue
 			}
 			if has := q.all.values[slot][key]; descends(v, was) && !descends(has, was) && !q.all.stages(k, was) && q.all.moves[slot] == n.store.moves[slot] {
