@@ -70,30 +70,31 @@ type simLedger struct {
 	asked     int
 	answered  int
 
-	owners  map[ClusterID]*simOwners      // EP5
-	acked   map[simEpochKey]uint64        // RP10: how much of a strict log is acknowledged
-	epochs  map[simEpochKey]bool          // EP9: who has come by an epoch rightly
-	started map[simEpochKey]bool          // epochs that a START has opened
-	winners map[simWinKey]NodeID          // EP3
-	grants  map[simGrantKey]NodeID        // EP3
-	voters  map[simVersionKey]voterSet    // OW0
-	newest  map[ClusterID]voterSet        // of them
-	wiped   map[member]bool               // R14: members that have been reset
-	asked4  map[simProposal]*simAnswers   // EP4, OW0: what has been asked of the voters
-	given   map[simGiverKey][]*simAnswers // and of those, what gives slots away
-	highest uint64                        // EP8: epoch number that anybody has used
-	silent  map[simSilentKey][]NodeID     // MB4: lists of silent nodes
-	formed  map[uint64]ClusterID          // FM1: by deployment
-	met     map[simMetKey]bool            // MB1
-	metAt   map[simMetKey]time.Duration   // of a member whatever its version, 0: the last time
-	said    map[simSaidKey]time.Duration  // MB1: when
-	had     map[simHadKey]simHad          // RP10: what members have had of a primary's log
-	reached map[string]int                // rare states, by name
-	entries uint64                        // appended to logs
-	log     map[simEntryKey]uint64        // RP2: which entry is where
-	won     map[simGiverKey]Epoch         // by whom a shard has been taken over last
-	wonLast map[simGiverKey]Epoch         // under which epoch a shard has been opened last
-	heirs   map[simGiverKey]*simHeir      // what is known of that: see noteLost
+	owners      map[ClusterID]*simOwners      // EP5
+	acked       map[simEpochKey]uint64        // RP10: how much of a strict log is acknowledged
+	epochs      map[simEpochKey]bool          // EP9: who has come by an epoch rightly
+	started     map[simEpochKey]bool          // epochs that a START has opened
+	winners     map[simWinKey]NodeID          // EP3
+	grants      map[simGrantKey]NodeID        // EP3
+	voters      map[simVersionKey]voterSet    // OW0
+	newest      map[ClusterID]voterSet        // of them
+	wiped       map[member]bool               // R14: members that have been reset
+	asked4      map[simProposal]*simAnswers   // EP4, OW0: what has been asked of the voters
+	given       map[simGiverKey][]*simAnswers // and of those, what gives slots away
+	highest     uint64                        // EP8: epoch number that anybody has used
+	silent      map[simSilentKey][]NodeID     // MB4: lists of silent nodes
+	formed      map[uint64]ClusterID          // FM1: by deployment
+	met         map[simMetKey]bool            // MB1
+	imposedSets map[simVersionKey]bool        // OW0: of voters, which no others have decided
+	metAt       map[simMetKey]time.Duration   // of a member whatever its version, 0: the last time
+	said        map[simSaidKey]time.Duration  // MB1: when
+	had         map[simHadKey]simHad          // RP10: what members have had of a primary's log
+	reached     map[string]int                // rare states, by name
+	entries     uint64                        // appended to logs
+	log         map[simEntryKey]uint64        // RP2: which entry is where
+	won         map[simGiverKey]Epoch         // by whom a shard has been taken over last
+	wonLast     map[simGiverKey]Epoch         // under which epoch a shard has been opened last
+	heirs       map[simGiverKey]*simHeir      // what is known of that: see noteLost
 
 	newestWon map[simGiverKey]simWon // EP6: how a shard has been won last
 	seized    map[simGiverKey]Epoch  // the newest under which a TAKEOVER has shown a shard: its data may be lost, and nothing else
@@ -185,7 +186,7 @@ func (l *simLedger) init() {
 	l.silent, l.formed = map[simSilentKey][]NodeID{}, map[uint64]ClusterID{}
 	l.started, l.wiped = map[simEpochKey]bool{}, map[member]bool{}
 	l.said = map[simSaidKey]time.Duration{}
-	l.metAt = map[simMetKey]time.Duration{}
+	l.metAt, l.imposedSets = map[simMetKey]time.Duration{}, map[simVersionKey]bool{}
 	l.met, l.acked = map[simMetKey]bool{}, map[simEpochKey]uint64{}
 	l.reached, l.had = map[string]int{}, map[simHadKey]simHad{}
 	l.leaving = map[simSlotKey]simPlace{}
@@ -1088,6 +1089,7 @@ func (w *simWorld) checkEvent(n *simNode, e Event) {
 		}
 		if e.Shard.IsZero() {
 			l.imposed = true
+			l.imposedSets[simVersionKey{c.cluster, c.table.voters.Version}] = true
 			return
 		}
 		l.epochs[simEpochKey{c.cluster, e.Shard, e.Epoch}] = true

@@ -83,7 +83,7 @@ func (w *simWorld) checkOW0Decided(n *simNode) {
 	before := v.Version
 	before.Number--
 	old, known := w.ledger.voters[simVersionKey{n.core.cluster, before}]
-	if !known { // or they have been imposed
+	if !known || w.ledger.imposedSets[simVersionKey{n.core.cluster, v.Version}] { // who imposes anew may have forgotten that he has before
 		return
 	}
 	k := 0
