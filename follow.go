@@ -665,10 +665,15 @@ func (f *following) replaceSlot(slot Slot, side *sideCopy) error {
 	c := n.engine.cell(slot)
 	k := side.slots[slot]
 	if k == nil {
-		if c == nil && n.ownStore {
-			return nil
-		}
 		k = &syncSlot{slot: slot}
+	}
+	if c == nil && n.ownStore && *k == (syncSlot{slot: slot}) {
+		if !f.current() {
+			return errNotFollowing
+		}
+		n.kept.set(cellOwned, slot, 0)
+		n.kept.set(cellStaged, slot, 0) // a process before this one may have noted something
+		return nil
 	}
 	c = n.engine.makeCell(slot)
 	c.mu.Lock()
