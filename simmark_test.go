@@ -629,6 +629,9 @@ func (w *simWorld) checkOW1Key(n *simNode, op *simPending) bool {
 	if op.resets != l.resets[k] {
 		return false // its key has been hidden since it ran, or what was acknowledged is lost
 	}
+	if op.asked && op.session == math.MaxUint32 {
+		return false // it was sent there by an owner that had been replaced
+	}
 	here := simPlace{n.core.self.Shard, op.move, op.session, op.until - 2*w.nt}
 	p, seen := l.places[k]
 	p = l.follow(n, k, p, op.move)

@@ -168,11 +168,12 @@ type simNode struct {
 	replies map[uint64]func(*commandError)
 	nextCmd uint64
 
-	marks    map[Slot]simMark           // as its driver knows them
-	newMarks SlotSet                    // of which that may change
-	moving   map[simSlotKey]*simMigrate // keys whose writers wait
-	sentKeys map[simSlotKey]*simWrite   // what a MIGRATE that nobody has answered may have left at its target
-	view     *view
+	marks            map[Slot]simMark           // as its driver knows them
+	hungFrom, hungTo time.Duration              // when its disk hung last
+	newMarks         SlotSet                    // of which that may change
+	moving           map[simSlotKey]*simMigrate // keys whose writers wait
+	sentKeys         map[simSlotKey]*simWrite   // what a MIGRATE that nobody has answered may have left at its target
+	view             *view
 
 	// What the checks remember of it.
 	lastTable, lastPeers uint64
@@ -461,6 +462,9 @@ func (n *simNode) boot(addr string) {
 		return
 	}
 	n.core = core
+	if n.stuck {
+		n.hungTo = w.now
+	}
 	n.saving, n.held, n.toldHeld, n.pending, n.stuck = nil, nil, nil, nil, false
 	n.led = simLed{}
 	n.marksLoaded()
@@ -618,7 +622,7 @@ const simHangs = time.Hour // how long a save takes that never completes
 // hangDisk makes no save complete any more.
 func (n *simNode) hangDisk() {
 	n.w.logf("the disk of %s hangs", n.name())
-	n.stuck = true
+	n.stuck, n.hungFrom, n.hungTo = true, n.w.now, forever
 	for i := range n.saving {
 		n.saving[i].due = n.w.now + simHangs
 	}
