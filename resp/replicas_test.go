@@ -38,6 +38,7 @@ func replicated(t *testing.T, shards int, cfg slotmesh.Config) *fronts {
 		}
 		return true
 	})
+	time.Sleep(frontNT / 4) // until each replica knows that its primary has the same table
 	return f
 }
 
