@@ -38,6 +38,15 @@ func halfMoves(t *testing.T, f func(t *testing.T, h *halfMoved)) {
 	})
 }
 
+// joined is a node without slots that has joined the group that form makes.
+func joined(t *testing.T, mem *transport.Memory) slotmesh.Node {
+	t.Helper()
+	d, err := slotmesh.Start(t.Context(), slotmesh.Config{NodeTimeout: nt, Addr: "d:1", Transport: mem, Join: true, Seeds: []string{"seed-0:1"}})
+	require.NoError(t, err)
+	require.NoError(t, d.Ready(t.Context()))
+	return d
+}
+
 func (h *halfMoved) mark() {
 	h.t.Helper()
 	require.NoError(h.t, h.b.Admin().SetSlotImporting(h.t.Context(), h.slot, h.a.ID()))
@@ -369,10 +378,8 @@ func TestWhatHasBeenImportedOutlivesItsPrimary(t *testing.T) {
 			nodes := form(t, mem, 3, slotmesh.Config{NodeTimeout: nt})
 			defer closeAll(nodes...)
 			ctx := t.Context()
-			d, err := slotmesh.Start(ctx, slotmesh.Config{NodeTimeout: nt, Addr: "d:1", Transport: mem, Join: true, Seeds: []string{"seed-0:1"}})
-			require.NoError(t, err)
+			d := joined(t, mem)
 			defer d.Close()
-			require.NoError(t, d.Ready(ctx))
 			require.NoError(t, d.Admin().Replicate(ctx, nodes[1].ID()))
 			require.NoError(t, d.Ready(ctx))
 			key := keyAt(nodes[0])
@@ -592,10 +599,8 @@ func TestMarksGoWithTheShard(t *testing.T) {
 				ctx, mem := t.Context(), transport.NewMemory()
 				nodes := form(t, mem, 3, slotmesh.Config{NodeTimeout: nt})
 				defer closeAll(nodes...)
-				d, err := slotmesh.Start(ctx, slotmesh.Config{NodeTimeout: nt, Addr: "d:1", Transport: mem, Join: true, Seeds: []string{"seed-0:1"}})
-				require.NoError(t, err)
+				d := joined(t, mem)
 				defer d.Close()
-				require.NoError(t, d.Ready(ctx))
 				key := keyAt(nodes[0])
 				h := &halfMoved{t, nodes[0], nodes[1], nodes[2], "{" + key + "}", slotmesh.KeySlot(key)}
 				dies := &h.a
@@ -649,10 +654,8 @@ func TestAMarkThatIsTakenOffDoesNotComeBack(t *testing.T) {
 		ctx, mem := t.Context(), transport.NewMemory()
 		nodes := form(t, mem, 3, slotmesh.Config{NodeTimeout: nt})
 		defer closeAll(nodes...)
-		d, err := slotmesh.Start(ctx, slotmesh.Config{NodeTimeout: nt, Addr: "d:1", Transport: mem, Join: true, Seeds: []string{"seed-0:1"}})
-		require.NoError(t, err)
+		d := joined(t, mem)
 		defer d.Close()
-		require.NoError(t, d.Ready(ctx))
 		require.NoError(t, d.Admin().Replicate(ctx, nodes[0].ID()))
 		require.NoError(t, d.Ready(ctx))
 		key := keyAt(nodes[0])
@@ -698,10 +701,8 @@ func TestWhatHasBeenImportedStaysThoughNobodyHadTheSlot(t *testing.T) {
 			ctx, mem := t.Context(), transport.NewMemory()
 			nodes := form(t, mem, 3, slotmesh.Config{NodeTimeout: nt})
 			defer closeAll(nodes...)
-			d, err := slotmesh.Start(ctx, slotmesh.Config{NodeTimeout: nt, Addr: "d:1", Transport: mem, Join: true, Seeds: []string{"seed-0:1"}})
-			require.NoError(t, err)
+			d := joined(t, mem)
 			defer d.Close()
-			require.NoError(t, d.Ready(ctx))
 			key := keyAt(nodes[0])
 			h := &halfMoved{t, nodes[0], nodes[1], nodes[2], "{" + key + "}", slotmesh.KeySlot(key)}
 			follow := func() {
