@@ -14,15 +14,14 @@ import (
 //
 // A primary keeps its marks, on disk, and in its shard's log: its replicas have them too,
 // and tell nobody; whoever leads next goes on with them. So what an owner has given away
-// key by key is not forgotten with it. SETSLOT is answered before
-// its mark is there: what depends on the mark waits for it (an ASK, what MIGRATE
-// takes away, what is written after ASKING), so that a mark that a crash undoes
-// has not been used. They change where keys
-// are looked for and nothing about who owns the slot: that is for SETSLOT NODE,
-// a hand-over in place, which the owner refuses while it holds keys. The decision
-// ends both marks, and what was written under IMPORTING stays. A mark that names a
-// primary names its successor once it has one. A slot has a mark
-// or a hand-over with its data, not both.
+// key by key is not forgotten with it. SETSLOT is answered before its mark is there:
+// what depends on the mark waits for it (an ASK, what MIGRATE takes away, what is
+// written after ASKING), so that a mark that a crash undoes has not been used. They
+// change where keys are looked for and nothing about who owns the slot: that is for
+// SETSLOT NODE, a hand-over in place, which the owner refuses while it holds keys. The
+// decision ends both marks, and what was written under IMPORTING stays. A mark that
+// names a primary names its successor once it has one. A slot has a mark or a hand-over
+// with its data, not both.
 
 // SlotMark is a mark that an operator has put on a slot at this node.
 type SlotMark struct {
@@ -184,10 +183,7 @@ func (s *state) unmark(slot Slot, settled bool) bool {
 
 // importing is the slots of other shards that this node serves to ASKING.
 func (s *state) importing() (slots SlotSet) {
-	if mutated(mutAskingPaused) {
-		return slots
-	}
-	if !s.leadsMarks() {
+	if !s.leadsMarks() || mutated(mutAskingPaused) {
 		return slots
 	}
 	for slot, m := range s.marks {
@@ -335,13 +331,13 @@ func (s *state) followMarked(slot Slot) {
 	}
 }
 
-// followAllMarked is followMarked for those that name a node; zero: for all.
+// followAllMarked is followMarked for the marks that name a node.
 func (s *state) followAllMarked(node NodeID) {
 	if len(s.marks) == 0 || !s.leadsMarks() {
 		return
 	}
 	for _, m := range s.sortedMarks() {
-		if node.IsZero() || m.Node == node {
+		if m.Node == node {
 			s.followMarked(m.Slot)
 		}
 	}
