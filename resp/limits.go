@@ -57,10 +57,10 @@ type Limits struct {
 
 	// Scripts is the number of bytes that the Lua scripts that run may hold
 	// together, beside what clients have sent them, as far as can be measured: one
-	// step may add 256 MiB before it is noticed. At the bound those are stopped
+	// step may add 128 MiB before it is noticed. At the bound those are stopped
 	// that hold more than the others; nothing of them has happened. Default four
 	// times Bulk. For the bound to hold, this package lowers MaxArrayIndex of
-	// gopher-lua to 2^24, for whoever uses that in the process.
+	// gopher-lua to 2^23, for whoever uses that in the process.
 	Scripts int
 
 	// WriteTime is how long a client may take to read what is written to it

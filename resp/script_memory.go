@@ -19,7 +19,7 @@ import (
 // luaStringMax, an array that is mostly holes by luaArrayMax.
 
 const (
-	luaArrayMax   = 1 << 24              // places of the array of a table; what has a higher index is kept as what has a name, and the length does not count it
+	luaArrayMax   = 1 << 23              // places of the array of a table; what has a higher index is kept as what has a name, and the length does not count it
 	luaLookParts  = 8                    // a script is measured when so large a part of the bound has been allocated since
 	luaWatchEvery = 2 * time.Millisecond // between looks at what the process has allocated, while scripts run
 	luaKeepStack  = 1 << 14              // values of the stack of an interpreter that is kept for the next script
