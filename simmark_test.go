@@ -673,7 +673,9 @@ func (l *simLedger) follow(n *simNode, k simSlotKey, p simPlace, move uint64) si
 // gone reports whether a key of a slot of n's shard was at another one when it was
 // acknowledged last. A primary that has just won must not have it: where a key has gone,
 // and others have been sent after it, stays gone in a strict shard.
-func (w *simWorld) gone(n *simNode, k simSlotKey, has *simWrite, allowed bool) bool {
+// What comes back there in another is looked for there from now on, and not in the session
+// before.
+func (w *simWorld) gone(n *simNode, k simSlotKey, has *simWrite, session uint32, allowed bool) bool {
 	l := &w.ledger
 	if is, leaving := l.leaving[k]; leaving && has == nil {
 		l.places[k] = is // the one before had deleted it, as this one knows
@@ -684,11 +686,14 @@ func (w *simWorld) gone(n *simNode, k simSlotKey, has *simWrite, allowed bool) b
 	if !seen || l.loose[k] || p.shard == n.core.self.Shard {
 		return false
 	}
-	if now := l.sessions[k.first()]; has != nil && p.session == now && p.move == n.core.table.slots.at(k.slot).move {
+	if has != nil && p.session == session && p.move == n.core.table.slots.at(k.slot).move {
 		if !allowed {
 			w.checkRP1Gone(n, k, has, p.shard)
 		}
 		l.loosen(k)
+		if l.sessions[k.first()] == session {
+			l.newSession(n.core.cluster, k.slot)
+		}
 	}
 	return true
 }

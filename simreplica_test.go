@@ -915,11 +915,11 @@ func (w *simWorld) noteLost(n *simNode, from NodeID) {
 	defer func() { heir.seen.Union(&own) }()
 	w.noteImported(n, allowed)
 	for slot := range own.All() {
-		has := n.dataToBe(slot)
+		has, session := n.dataToBe(slot), l.sessions[simSlotKey{c.cluster, slot, 0}]
 		for key := range w.keysOf(slot) {
 			k := simSlotKey{c.cluster, slot, uint8(key)}
 			was := l.committed[k]
-			if len(w.marked) > 0 && w.gone(n, k, has[key], allowed) || was == nil || descends(has[key], was) {
+			if len(w.marked) > 0 && w.gone(n, k, has[key], session, allowed) || was == nil || descends(has[key], was) {
 				continue
 			}
 			if !allowed && (!heir.excuse || heir.seen.Contains(slot)) {
