@@ -606,16 +606,10 @@ func (s *state) meetingOf(m message) *meeting {
 
 // unformedClaims is what this node's group has assigned while it is unformed.
 func (s *state) unformedClaims() slotRuns {
-	var r slotRuns
-	if !s.cluster.IsZero() || s.table.unassigned == NumSlots {
-		return r
+	if !s.cluster.IsZero() {
+		return slotRuns{}
 	}
-	for i := range NumSlots {
-		if e := s.table.slots.at(Slot(i)); !e.shard.IsZero() {
-			r.add(Slot(i), e)
-		}
-	}
-	return r
+	return s.table.assigned()
 }
 
 // onMeet answers a MEET of somebody who has just been taken, or was known.

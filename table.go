@@ -107,6 +107,7 @@ type table struct {
 	owned      map[ShardID]int // slots of each shard
 	members    map[ShardID]int // nodes of each shard that are not forgotten
 	unassigned int
+	runs       *slotRuns // what assigned has returned, until a slot changes
 
 	salt    uint64
 	buckets [numBuckets]uint64
@@ -125,6 +126,7 @@ func (t *table) note(bucket int, was, is uint64) {
 func (t *table) setSlot(s Slot, e slotEntry) {
 	was := t.slots.at(s)
 	t.slots.set(s, e)
+	t.runs = nil
 	t.note(int(s/pageSlots), was.hash(t.salt, s), e.hash(t.salt, s))
 	if was.shard != e.shard {
 		t.count(was.shard, -1)
@@ -226,6 +228,27 @@ func (t *table) slotsOf(id ShardID) SlotSet {
 		}
 	}
 	return set
+}
+
+// assigned is the part of the table that belongs to somebody. Nobody changes what it
+// returns: it may be returned again.
+func (t *table) assigned() slotRuns {
+	if t.runs != nil {
+		return *t.runs
+	}
+	var r slotRuns
+	for i, page := range t.slots.pages {
+		if page == nil {
+			continue
+		}
+		for j := range page {
+			if e := &page[j]; !e.shard.IsZero() {
+				r.add(Slot(i*pageSlots+j), *e)
+			}
+		}
+	}
+	t.runs = &r
+	return r
 }
 
 func (t *table) slotIsOf(s Slot, id ShardID) bool { return t.slots.at(s).shard == id }

@@ -257,6 +257,31 @@ func TestTableCountsTheSlotsOfEachShard(t *testing.T) {
 	require.Empty(t, tab.order)
 }
 
+// What belongs to somebody is known without a look at every slot, until one changes.
+func TestTableKnowsWhatIsAssigned(t *testing.T) {
+	t.Parallel()
+	a, b := ShardID{1}, ShardID{2}
+	tab := newTable(0)
+	want := func(r ...slotRun) {
+		t.Helper()
+		for range 2 { // the second time as it was kept
+			is := tab.assigned()
+			require.Equal(t, r, is.Runs)
+		}
+	}
+	want()
+	for _, s := range []Slot{7, 255, 256, 16383} {
+		tab.setSlot(s, slotEntry{a, 1})
+	}
+	want(slotRun{7, 7, 0, 1}, slotRun{255, 256, 0, 1}, slotRun{16383, 16383, 0, 1})
+	tab.setSlot(256, slotEntry{b, 2})
+	want(slotRun{7, 7, 0, 1}, slotRun{255, 255, 0, 1}, slotRun{256, 256, 1, 2}, slotRun{16383, 16383, 0, 1})
+	tab.setSlot(7, slotEntry{ShardID{}, 2})
+	want(slotRun{255, 255, 0, 1}, slotRun{256, 256, 1, 2}, slotRun{16383, 16383, 0, 1})
+	tab.clear()
+	want()
+}
+
 // A page that readers hold is copied before it changes.
 func TestSharedPagesDoNotChange(t *testing.T) {
 	t.Parallel()
