@@ -1788,9 +1788,11 @@ func (g *simGroup) eachReplica(check func(n, p *simNode) string) string {
 		if !c.isReplica(c.self) || g.dead(c.self.Shard) {
 			continue
 		}
-		i := slices.IndexFunc(g.nodes, func(p *simNode) bool { return p.core.id == c.table.primary(c.self.Shard) })
+		i := slices.IndexFunc(g.nodes, func(p *simNode) bool {
+			return p.core.id == c.table.primary(c.self.Shard) && p.core.self.Shard == c.self.Shard
+		})
 		if i < 0 {
-			continue // forgotten, and it has nothing to serve
+			continue // forgotten, and back in another shard if at all: nobody leads this one, see checkLV1
 		}
 		if s := check(n, g.nodes[i]); s != "" {
 			return s
