@@ -43,7 +43,7 @@ type laggard struct {
 	at    uint64        // the last entry that it has acknowledged
 	since time.Duration // when it has, or when it began to lack some
 	goals [2]goal       // ends of the log that it has to reach in time, the nearest first
-	owes  uint64        // it has been too slow: what it has to have to be waited for again; 0: it was not
+	owes  uint64        // it is waited for no more: what it has to have to be waited for again; 0: it is
 }
 
 // goal is where the log of a shard ended at a time.
@@ -155,7 +155,8 @@ func (s *state) memberLost(m incarnate) bool {
 // nothing of the one on which it gets the log, which may hang, one way or both. So
 // it has to get on with the log, too, as long as it lacks some of it; if it does not
 // for as long as it may be silent, NodeTimeout/2, it is lost. A write waits for a
-// NodeTimeout in all: one that waits for such a member goes on with the others.
+// NodeTimeout in all: one that waits for such a member goes on with the others. Whoever
+// is lost, for whichever reason, while it lacks some is waited for again once it has that.
 func (s *state) noteProgress(l *leadership) {
 	if s.logHas.epoch != l.epoch {
 		return // it is of before
@@ -169,9 +170,13 @@ func (s *state) noteProgress(l *leadership) {
 	}
 	for _, b := range was {
 		waited := slices.ContainsFunc(s.logHas.members, func(m memberAt) bool { return m.incarnate == b.incarnate })
-		if b.owes > 0 && !waited && !s.memberGone(b.incarnate) {
-			l.behind = append(l.behind, b)
+		if waited || s.memberGone(b.incarnate) {
+			continue
 		}
+		if b.owes == 0 { // it was lost for it was not heard
+			b.owes = s.logHas.end
+		}
+		l.behind = append(l.behind, b)
 	}
 }
 

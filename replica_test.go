@@ -437,6 +437,42 @@ func TestWhoHasStoodStillComesBack(t *testing.T) {
 	}
 }
 
+// So it is with one that was lost because it was not heard, and lacked some then: that it
+// is heard again says nothing of the connection on which it gets the log.
+func TestWhoWasNotHeardComesBack(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		name       string
+		lacked, at uint64 // what it had when it was cut off, and when it is back
+		want       string
+	}{
+		{"it has got no further", 8, 8, "c"},
+		{"it lacks an entry yet", 8, 11, "c"},
+		{"it has what it lacked", 8, 12, "bc"},
+		{"it lacked nothing", 9, 9, "bc"},
+	} {
+		x := newReplicas(t)
+		x.a.has(9, map[*ruleNode]uint64{x.b: row.lacked, x.c: 9})
+		x.w.run(ruleNT / 10)
+		x.b.cut = true
+		x.w.until("it is not waited for", func() bool {
+			x.a.has(12, map[*ruleNode]uint64{x.b: row.lacked, x.c: 12})
+			if row.lacked == 9 {
+				x.a.has(9, map[*ruleNode]uint64{x.b: 9, x.c: 9})
+			}
+			return x.a.waits() == "c"
+		})
+		x.a.has(12, map[*ruleNode]uint64{x.c: 12})
+		x.w.run(ruleNT / 10)
+		x.b.cut = false
+		x.w.until("it is heard", func() bool { return x.a.core.heardLately(x.b.core.id) })
+		x.a.nearlyAt(x.b.core.member(), row.at)
+		if got := x.a.waits(); got != row.want {
+			t.Errorf("%s: waits for %q, want %q", row.name, got, row.want)
+		}
+	}
+}
+
 // A member that has lost its store is another member: the old one goes, the new
 // one comes in when it has caught up.
 func TestMemberWithANewStoreIsAnotherOne(t *testing.T) {
